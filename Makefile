@@ -1,0 +1,67 @@
+# Makefile - every entry point of gemscreen. `make` alone prints this help.
+#
+# Knobs are make variables and environment variables of the same name: `make screen OPS=abs,mm` and
+# `OPS=abs,mm make screen` are the same. An unknown one on the command line is an error. V=1 shows the commands.
+# Exit status of a recipe: 0 done, 1 a result is bad, 2 usage, 3 environment refused, 4 integrity (make itself
+# reports any of them as 2, and prints the recipe's own: "Error 3"). Call the script where the number matters.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+Q := $(if $(V),,@)
+
+KNOBS := CACHE DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FRESH HOST_MODE HOST_TARGET LEVEL MATCH \
+         MODE OPS OUT PYTHON REPLAY_ROOT REPO RETRIES RUN SHAPES SHARD TESTS TIMEOUT TIMER TREE USE_FLAGTUNE V VENV
+given   := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
+unknown := $(filter-out $(KNOBS),$(given))
+ifneq ($(unknown),)
+$(error $(unknown): no such knob; known are $(KNOBS))
+endif
+
+VENV ?= .venv
+PY   := $(abspath $(VENV))/bin/python
+ready := $(VENV)/.complete
+
+.PHONY: help setup screen summarize inventory doctor host-check host-matrix bench test examples clean
+
+help:           ## this text
+	@echo "gemscreen: screens of FlagGems operators"; echo
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
+	@echo "knobs: $(KNOBS)" | fold -s -w 110
+	@echo "README.md says what each knob does."
+
+$(ready): setup_env.sh $(wildcard requirements/*)
+	$(Q)PYTHON="$(PYTHON)" ./setup_env.sh $(VENV)
+
+setup: $(ready)   ## make the Python environment (every other target does it by itself)
+
+screen: $(ready)  ## measure every operator (OPS= MATCH= DTYPES= LEVEL= DEVICES= RUN= ...) and end with summary.csv
+	$(Q)PYTHON=$(PY) $(PY) run_batch.py
+
+summarize: $(ready) ## read a screen's logs again: RUN= (default runs/latest-screen), OUT= for another place
+	$(Q)$(PY) batch_summary.py $(if $(RUN),$(RUN),runs/latest-screen) $(if $(OUT),--out $(OUT))
+
+inventory: $(ready) ## rebuild ops/inventory_*.csv from a tree (TREE=, REPO=)
+	$(Q)$(PY) ops/rebuild_inventory.py $(if $(REPO),--repo $(REPO)) $(if $(TREE),--tree $(TREE)) --python $(PY)
+
+doctor: $(ready)  ## what this machine has, and the one line that mends what lacks
+	$(Q)$(PY) doctor.py
+
+host-check: $(ready) ## prove that the host device computes (NaN-poisoned outputs, values against torch)
+	$(Q)$(PY) plugins/host_device/check.py
+
+host-matrix: $(ready) ## try other Triton and flag_gems versions on the host device; those that pass are accepted
+	$(Q)$(PY) plugins/host_device/matrix.py
+
+bench: $(ready)   ## the harness's own cost, with stubs in place of the benchmarks
+	$(Q)$(PY) tests/bench_harness.py
+
+test: $(ready)    ## pass the tests (TESTS= for some of them)
+	$(Q)$(PY) -m pytest -q $(if $(TESTS),$(TESTS),tests)
+
+examples: $(ready) ## run the narrated sessions in examples/ again
+	$(Q)./examples/refresh.sh
+
+clean:          ## remove the Python environment (never runs/)
+	$(Q)rm -rf $(VENV) $(VENV).lock

@@ -1,0 +1,44 @@
+"""trees.py - which upstream tree stands behind which repo.
+
+repo      variable            default
+main      FLAGGEMS_DIR        /workspace/dev/FlagGems, else the sample tree
+vllm      FLAGGEMS_VLLM_DIR   /workspace/dev/FlagGems-vllm, else left out
+samples   -                   samples/flaggems of this project
+
+A tree is a directory with benchmark/conftest.py and benchmark/base.py.
+"""
+from pathlib import Path
+
+from common.errors import UserError
+
+ROOT = Path(__file__).resolve().parent.parent
+SAMPLES = ROOT / "samples" / "flaggems"
+VARIABLES = {"main": "FLAGGEMS_DIR", "vllm": "FLAGGEMS_VLLM_DIR"}
+DEFAULTS = {"main": Path("/workspace/dev/FlagGems"), "vllm": Path("/workspace/dev/FlagGems-vllm")}
+
+
+def is_tree(path):
+    """True if `path` holds upstream's benchmarks."""
+    return all((Path(path) / "benchmark" / name).is_file() for name in ("conftest.py", "base.py"))
+
+
+def find_tree(repo, environ):
+    """The tree of `main` or `vllm` as an absolute Path, or None where there is none.
+
+    A variable that is set and names no tree is the user's mistake: UserError.
+    """
+    variable = VARIABLES[repo]
+    value = environ.get(variable)
+    if value:
+        if not is_tree(value):
+            raise UserError(f"{variable}: {value}: is no checkout (no benchmark/conftest.py and benchmark/base.py in "
+                            f"it); give one, or unset {variable} to use the sample tree")
+        return Path(value).resolve()
+    return DEFAULTS[repo].resolve() if is_tree(DEFAULTS[repo]) else None
+
+
+def find_trees(environ):
+    """{repo: tree} of all that a screen covers: main or else samples, and vllm where it is there."""
+    main, vllm = find_tree("main", environ), find_tree("vllm", environ)
+    trees = {"samples": SAMPLES} if main is None or main == SAMPLES else {"main": main}
+    return trees if vllm is None else {**trees, "vllm": vllm}

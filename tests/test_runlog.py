@@ -1,0 +1,356 @@
+"""common/runlog.py: what is read from a run.log, with the tables as upstream prints them."""
+
+import os
+
+import pytest
+
+from common.errors import UserError
+from common.runlog import Row, parse_runlog
+
+# Printed by upstream's BenchmarkResult.__str__ at ed2508b (16 figures wide header and all).
+HEADER = ("Status       Torch Latency (ms)    Gems Latency (ms)         Gems Speedup"
+          "{more}           Size Detail\n" + "-" * 90 + "\n")
+PLAIN = HEADER.format(more="")
+TFLOPS = HEADER.format(more="               TFLOPS")
+GBPS = HEADER.format(more="          Torch GBPS            Gems GBPS ")
+ALL = HEADER.format(more="               TFLOPS          Torch GBPS            Gems GBPS ")
+
+
+def title(op="mm", dtype="torch.float16", mode="kernel", level="core"):
+    return f"\nOperator: {op}  Performance Test (dtype={dtype}, mode={mode},level={level})\n"
+
+
+def row(status, *figures, detail):
+    return f"{status:<10}" + "".join(f"{figure:>20}" for figure in figures) + " " * 10 + detail + "\n"
+
+
+def figures(parsed):
+    return (parsed.latency_base_ms, parsed.latency_ms, parsed.speedup, parsed.tflops, parsed.gbps_base, parsed.gbps)
+
+
+# ---- upstream's text
+
+def test_the_table_of_upstream_with_every_column():
+    log = parse_runlog(
+        "\nOperator: mm  Performance Test (dtype=torch.float16, mode=kernel,level=core)\n"
+        "Status       Torch Latency (ms)    Gems Latency (ms)         Gems Speedup               TFLOPS"
+        "          Torch GBPS            Gems GBPS           Size Detail\n"
+        "--------------------------------------------------------------------------------------------"
+        "------------------------------------------------------------------\n"
+        "SUCCESS               0.012300            0.023400               0.526               1.234"
+        "              10.000              20.000          [torch.Size([64, 64]), torch.Size([64, 64])]\n"
+        "FAILED                     N/A                 N/A                 N/A          [torch.Size([1])]\n"
+        "\n.\n")
+    assert log.rows == [
+        Row("mm", "float16", "kernel", "core", "[torch.Size([64, 64]), torch.Size([64, 64])]", "SUCCESS", "",
+            0.0123, 0.0234, 0.526, 1.234, 10.0, 20.0),
+        Row("mm", "float16", "kernel", "core", "[torch.Size([1])]", "FAILED", "", None, None, None, None, None, None)]
+    assert log.notes == [] and log.header == {} and log.footer == {}
+
+
+def test_nested_details_are_the_rest_of_the_record():
+    nested = ("([torch.Size([64, 64]), {'a': 1e-05}, (1, 2)], {'out': torch.Size([2]), 'dtype': torch.float32, "
+              "'x': None, 's': 'SUCCESS   ] 0.1  0.2'})")
+    log = parse_runlog(title() + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail=nested))
+    assert [r.shape for r in log.rows] == [nested]
+    assert log.rows[0].status == "SUCCESS"
+
+
+def test_a_detail_of_two_lines_with_the_word_success():
+    detail = "[torch.Size([4]), {'note': 'first\nSUCCESS   of the second', 'n': 1e-05}]"
+    log = parse_runlog(title() + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail=detail)
+                       + row("SUCCESS", "0.4", "0.1", "4.000", detail="[torch.Size([8])]"))
+    assert [(r.shape, r.speedup) for r in log.rows] == [(detail, 2.0), ("[torch.Size([8])]", 4.0)]
+
+
+def test_an_unclosed_detail_does_not_swallow_the_next_row():
+    log = parse_runlog(title() + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[torch.Size([4]), torch.")
+                       + row("SUCCESS", "0.4", "0.1", "4.000", detail="[torch.Size([8])]"))
+    assert [(r.status, r.latency_ms) for r in log.rows] == [("TRUNCATED", None), ("SUCCESS", 0.1)]
+
+
+def test_tflops_only_in_a_later_row():
+    # The header is made from the first row, which had no TFLOPS: the second has one figure more.
+    log = parse_runlog(title() + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[torch.Size([1])]")
+                       + row("SUCCESS", "0.4", "0.1", "4.000", "1.500", detail="[torch.Size([2])]"))
+    assert [figures(r) for r in log.rows] == [(0.2, 0.1, 2.0, None, None, None), (0.4, 0.1, 4.0, 1.5, None, None)]
+    assert log.rows[1].shape == "[torch.Size([2])]"
+
+
+def test_gbps_without_tflops_and_a_row_that_has_none():
+    log = parse_runlog(title("sum") + GBPS
+                       + row("SUCCESS", "0.2", "0.1", "2.000", "500.000", "1000.000", detail="[torch.Size([1])]")
+                       + row("SUCCESS", "0.4", "0.1", "4.000", detail="[torch.Size([2])]"))
+    assert [figures(r) for r in log.rows] == [(0.2, 0.1, 2.0, None, 500.0, 1000.0), (0.4, 0.1, 4.0, None, None, None)]
+
+
+def test_a_row_of_tflops_under_all_columns():
+    log = parse_runlog(title() + ALL + row("SUCCESS", "0.4", "0.1", "4.000", "1.500", detail="[torch.Size([2])]")
+                       + row("SUCCESS", "0.4", "0.1", "4.000", "7.000", "8.000", detail="[torch.Size([2])]"))
+    assert [figures(r) for r in log.rows] == [(0.4, 0.1, 4.0, 1.5, None, None), (0.4, 0.1, 4.0, None, 7.0, 8.0)]
+
+
+def test_columns_are_taken_by_their_header_text():
+    log = parse_runlog(title() + "Status   Gems Speedup   Accuracy   Gems Latency (ms)   Torch Latency (ms)   Size Detail\n"
+                       + row("SUCCESS", "2.000", "0.99", "0.1", "0.2", detail="[torch.Size([1])]"))
+    assert figures(log.rows[0]) == (0.2, 0.1, 2.0, None, None, None)
+    assert log.notes == ["unknown column 'Accuracy' is left out"]
+
+
+def test_figures_that_do_not_fit_the_columns_are_invalid():
+    log = parse_runlog(title() + "Status   Gems Speedup   Gems Latency (ms)   Torch Latency (ms)   Size Detail\n"
+                       + row("SUCCESS", "2.000", "0.1", "0.2", "9.0", detail="[torch.Size([1])]"))
+    assert [(r.status, r.reason, r.latency_ms) for r in log.rows] == [
+        ("INVALID", "4 figures under 3 columns", None)]
+
+
+def test_a_latency_in_another_unit_is_not_taken_for_ms():
+    log = parse_runlog(title() + PLAIN.replace("Gems Latency (ms)", "Gems Latency (us)")
+                       + row("SUCCESS", "0.2", "100.0", "2.000", detail="[torch.Size([1])]"))
+    assert [(r.status, r.reason, r.latency_ms, r.speedup) for r in log.rows] == [
+        ("INVALID", "no Gems latency", None, None)]
+
+
+@pytest.mark.parametrize("op", ["isnan", "isinf", "nan_to_num", "_to_copy", "add_", "SUCCESS"])
+def test_names_of_operators_are_names(op):
+    log = parse_runlog(title(op) + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[torch.Size([1])]"))
+    assert [(r.op_name, r.speedup) for r in log.rows] == [(op, 2.0)]
+
+
+@pytest.mark.parametrize("printed, stored", [
+    ("torch.float8_e4m3fn", "float8_e4m3fn"), ("torch.bool", "bool"),
+    ("(torch.float16, torch.int8)", "(float16, int8)"), ("None", "None")])
+def test_dtypes_lose_their_torch(printed, stored):
+    log = parse_runlog(title(dtype=printed) + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[]"))
+    assert [r.dtype for r in log.rows] == [stored]
+
+
+def test_mode_and_level_are_those_of_the_title():
+    log = parse_runlog(title(mode="cudagraph", level="comprehensive") + PLAIN
+                       + row("SUCCESS", "0.2", "0.1", "2.000", detail="[torch.Size([1])]"))
+    assert [(r.mode, r.level) for r in log.rows] == [("cudagraph", "comprehensive")]
+
+
+# ---- figures
+
+def test_small_latencies_in_e_notation():
+    log = parse_runlog(title() + PLAIN + row("SUCCESS", "2.4e-05", "1.2e-05", "2.000", detail="[1e-05]"))
+    assert (figures(log.rows[0]), log.rows[0].shape) == ((2.4e-05, 1.2e-05, 2.0, None, None, None), "[1e-05]")
+
+
+@pytest.mark.parametrize("base, gems, kept_base, kept_gems, reason", [
+    ("0.2", "inf", 0.2, None, "Gems latency inf ms is no time"),
+    ("0.2", "nan", 0.2, None, "Gems latency nan ms is no time"),
+    ("0.2", "0.000000", 0.2, None, "Gems latency 0 ms is no time"),
+    ("0.2", "-0.001000", 0.2, None, "Gems latency -0.001 ms is no time"),
+    ("-inf", "0.1", None, 0.1, "Torch latency -inf ms is no time"),
+    ("0.000000", "nan", None, None, "Torch latency 0 ms is no time; Gems latency nan ms is no time"),
+    ("0.2", "N/A", 0.2, None, "no Gems latency")])
+def test_a_latency_that_is_no_time_is_invalid_and_gives_no_ratio(base, gems, kept_base, kept_gems, reason):
+    log = parse_runlog(title() + ALL + row("SUCCESS", base, gems, "2.000", "1.0", "2.0", "3.0", detail="[torch.Size([1])]"))
+    assert [(r.status, r.reason) + figures(r) for r in log.rows] == [
+        ("INVALID", reason, kept_base, kept_gems, None, None, None, None)]
+
+
+@pytest.mark.parametrize("printed, speedup", [("0.000", 0.0001), ("nan", 0.0001), ("N/A", None), ("0.001", 0.001)])
+def test_a_speedup_too_small_for_three_decimals_comes_from_the_latencies(printed, speedup):
+    log = parse_runlog(title() + PLAIN + row("SUCCESS", "0.001", "10.0", printed, detail="[torch.Size([1])]"))
+    assert log.rows[0].status == "SUCCESS"
+    assert log.rows[0].speedup == pytest.approx(speedup)
+
+
+def test_na_is_none_and_never_zero():
+    log = parse_runlog(title() + ALL + row("SUCCESS", "N/A", "0.1", "N/A", "N/A", "N/A", "nan", detail="[torch.Size([1])]"))
+    assert [(r.status,) + figures(r) for r in log.rows] == [("SUCCESS", None, 0.1, None, None, None, None)]
+
+
+def test_a_detail_of_na_is_no_figure():
+    log = parse_runlog(title() + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="N/A"))
+    assert [(r.shape,) + figures(r) for r in log.rows] == [("N/A", 0.2, 0.1, 2.0, None, None, None)]
+
+
+# ---- what the report plugin adds
+
+FOLDED = (title("addmm") + "Legend: #1 = torch.Size([384, 384])\nLegend: #2 = {'alpha': 1e-05}\n"
+          "Legend: #12 = torch.float16\n" + PLAIN
+          + row("SUCCESS", "0.2", "0.1", "2.000", detail="([torch.Size([384]), #1, #12], #2)")
+          + row("SUCCESS", "0.4", "0.1", "4.000", detail="([torch.Size([512]), #1, #3], #2)"))
+
+
+def test_a_folded_table_is_unfolded():
+    assert [r.shape for r in parse_runlog(FOLDED).rows] == [
+        "([torch.Size([384]), torch.Size([384, 384]), torch.float16], {'alpha': 1e-05})",
+        "([torch.Size([512]), torch.Size([384, 384]), #3], {'alpha': 1e-05})"]
+
+
+def test_a_legend_belongs_to_its_own_table():
+    log = parse_runlog(FOLDED + title("other") + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[#1]"))
+    assert log.rows[2].shape == "[#1]"
+
+
+RESCUED = (title("mm", "torch.float16") + TFLOPS
+           + row("SUCCESS", "0.2", "0.1", "2.000", "1.000", detail="[torch.Size([1])]")
+           + row("SUCCESS", "0.2", "0.1", "2.000", "1.000", detail="[torch.Size([2])]") + "\n"
+           + "\x1b[31mFAILED\x1b[0m: Operator=mm dtype={dtype} err=<<<{e}>>>\n"
+           + title("mm", "torch.float32") + TFLOPS
+           + row("SUCCESS", "0.4", "0.1", "4.000", "1.000", detail="[torch.Size([1])]")
+           + row("FAILED", "N/A", "N/A", "N/A", detail="[torch.Size([2])]") + "\n"
+           + "FAILED: Operator=mm dtype=torch.float32 row=2 err=<<<RuntimeError: got <<<x>>> and >>>\n"
+           + "NOT MEASURED: Operator=mm dtype=torch.bfloat16 reason=<<<after failure of torch.float32>>>\n"
+           + "F\n")
+
+
+def test_a_rescued_table_keeps_its_good_rows_and_names_the_bad_one():
+    log = parse_runlog(RESCUED)
+    assert [(r.dtype, r.shape, r.status, r.speedup, r.reason) for r in log.rows] == [
+        ("float16", "[torch.Size([1])]", "SUCCESS", 2.0, ""),
+        ("float16", "[torch.Size([2])]", "SUCCESS", 2.0, ""),
+        ("float32", "[torch.Size([1])]", "SUCCESS", 4.0, ""),
+        ("float32", "[torch.Size([2])]", "FAILED", None, "RuntimeError: got <<<x>>> and "),
+        ("bfloat16", "", "NOT_MEASURED", None, "after failure of torch.float32")]
+    assert (log.rows[4].mode, log.rows[4].level) == ("kernel", "core")
+
+
+def test_upstreams_own_failed_line_is_a_note_and_no_row():
+    # It is red, and prints the names of its variables instead of their values (a missing f).
+    log = parse_runlog("benchmark/test_mm.py \x1b[31mFAILED\x1b[0m: Operator=mm dtype={dtype} err=<<<{e}>>>\n"
+                       "FAILED: Operator=int4pack dtype=torch.int8 err=<<<no such\nshape>>>\n")
+    assert log.rows == []
+    assert log.notes == ["upstream could not make an input of mm (dtype={dtype} err={e})",
+                         "upstream could not make an input of int4pack (dtype=torch.int8 err=no such)"]
+
+
+def test_a_failed_row_without_its_table_is_kept():
+    log = parse_runlog("==== gemscreen begin ====\nmode: operator\nlevel: core\n====\n"
+                       "FAILED: Operator=mm dtype=torch.float32 row=4 err=<<<ValueError: x>>>\n")
+    assert log.rows == [Row("mm", "float32", "operator", "core", "N/A", "FAILED", "ValueError: x")]
+
+
+def test_the_reason_goes_to_the_newest_table_of_that_operator():
+    table = title("mm", "torch.float32") + PLAIN + row("FAILED", "N/A", "N/A", "N/A", detail="N/A")
+    failure = "FAILED: Operator=mm dtype=torch.float32 row=1 err=<<<{}>>>\n"
+    log = parse_runlog(table + failure.format("first") + table + failure.format("second"))
+    assert [(r.shape, r.reason) for r in log.rows] == [("N/A", "first"), ("N/A", "second")]
+
+
+def test_ansi_and_carriage_returns_do_not_matter():
+    plain = title() + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[torch.Size([1])]")
+    dressed = plain.replace("SUCCESS", "\x1b[1;32mSUCCESS\x1b[0m").replace("\n", "\r\n")
+    assert parse_runlog(dressed).rows == parse_runlog(plain).rows != []
+
+
+def test_words_of_pytest_are_no_rows():
+    log = parse_runlog(title() + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[torch.Size([1])]") + "\n.F\n"
+                       "=========================== short test summary info ============================\n"
+                       "FAILED benchmark/test_mm.py::test_mm - Failed: x\nERROR benchmark/test_b.py\n"
+                       "FAILED  0.1  0.2  0.3  [after the tables]\n")
+    assert [r.status for r in log.rows] == ["SUCCESS"]
+
+
+# ---- banners
+
+BANNERS = ("==== gemscreen begin ====\nschema: 1\nrepo: main\nop: mm\nnodes: benchmark/test_mm.py::test_mm[a: b]\n"
+           "shapes:\ncache: cold\n====\nkey: no banner\n{}"
+           "==== gemscreen end ====\npytest_exit: 1\nseconds: 2.5\n====\n")
+
+
+def test_banners_are_read_back():
+    log = parse_runlog(BANNERS.format(""))
+    assert log.header == {"schema": "1", "repo": "main", "op": "mm", "nodes": "benchmark/test_mm.py::test_mm[a: b]",
+                          "shapes": "", "cache": "cold"}
+    assert log.footer == {"pytest_exit": "1", "seconds": "2.5"}
+    assert log.notes == [] and not log.is_cut
+
+
+def test_no_end_banner_is_a_cut_log():
+    log = parse_runlog(BANNERS.format("").split("==== gemscreen end")[0])
+    assert log.is_cut and log.footer == {} and log.notes == ["the log has no end banner"]
+
+
+def test_a_log_without_banners_is_not_called_cut():
+    assert not parse_runlog(RESCUED).is_cut
+
+
+def test_a_row_cut_by_a_kill_before_the_end_banner():
+    whole = title() + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[torch.Size([1])]")
+    for cut in ("SUCC", row("SUCCESS", "0.4", "0.1", "4.0", detail="")[:45], "FAILED                     N/A"
+                "                 N/A                 N/A          N/"):
+        log = parse_runlog(BANNERS.format(whole + cut))
+        assert [(r.status, r.latency_ms) for r in log.rows] == [("SUCCESS", 0.1), ("TRUNCATED", None)], cut
+        assert log.footer["pytest_exit"] == "1" and log.is_cut
+
+
+def test_rows_whose_title_is_lost_are_not_given_to_another_operator():
+    good = title("abs") + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[torch.Size([1])]")
+    for damaged in ("\n", "Operator: mm  Performance Test (dtype=torch.flo\n"):
+        log = parse_runlog(good + damaged + PLAIN + row("SUCCESS", "0.4", "0.1", "4.000", detail="[torch.Size([2])]"))
+        assert [(r.op_name, r.speedup) for r in log.rows] == [("abs", 2.0)]
+        assert any("a table without a title" in note or "title is damaged" in note for note in log.notes)
+        assert any(note.startswith("a row outside of a table is left out: SUCCESS") for note in log.notes)
+
+
+# ---- pytest's own errors
+
+def test_pytests_errors_are_kept_for_the_classifier():
+    log = parse_runlog("ERROR: not found: benchmark/test_a.py::test_nope\n(no match in any of [<Module test_a.py>])\n"
+                       "ImportError while loading conftest 'benchmark/conftest.py'.\n"
+                       "E   ModuleNotFoundError: No module named 'flag_gems'\nE       assert 1 == 2\n"
+                       "python -m pytest: error: unrecognized arguments: --bad\n")
+    assert log.errors == ["ERROR: not found: benchmark/test_a.py::test_nope",
+                          "ImportError while loading conftest 'benchmark/conftest.py'.",
+                          "E   ModuleNotFoundError: No module named 'flag_gems'",
+                          "python -m pytest: error: unrecognized arguments: --bad"]
+
+
+# ---- anything at all
+
+WHOLE = BANNERS.format(FOLDED + RESCUED + title("größe") + PLAIN
+                       + row("SUCCESS", "0.2", "0.1", "2.000", detail="[{'k': 'é\nSUCCESS'}, None]"))
+
+
+def test_a_log_cut_at_every_byte_shows_nothing_that_the_whole_one_lacks():
+    known = [(r.op_name, r.dtype, r.shape, r.status) + figures(r) for r in parse_runlog(WHOLE).rows]
+    assert len(known) == 8
+    data = WHOLE.encode()
+    cut_rows = 0
+    for size in range(len(data)):
+        log = parse_runlog(data[:size].decode(errors="replace"))
+        shown = [(r.op_name, r.dtype, r.shape, r.status) + figures(r) for r in log.rows if r.status != "TRUNCATED"]
+        assert shown == known[:len(shown)], size
+        cut_rows += len(log.rows) - len(shown)
+        assert all(figures(r) == (None,) * 6 for r in log.rows if r.status == "TRUNCATED")
+        assert len(log.rows) - len(shown) <= 1
+        assert log.footer in ({}, {"pytest_exit": "1"}, {"pytest_exit": "1", "seconds": "2.5"})
+    assert cut_rows > 500     # a row is about 100 bytes long, there are seven in tables
+
+
+def test_a_line_lost_from_the_middle_never_raise_or_invent():
+    known = {(r.op_name, r.status) + figures(r) for r in parse_runlog(WHOLE).rows}
+    lines = WHOLE.split("\n")
+    for lost in range(len(lines)):
+        log = parse_runlog("\n".join(lines[:lost] + lines[lost + 1:]))
+        shown = {(r.op_name, r.status) + figures(r) for r in log.rows if r.status not in ("TRUNCATED", "INVALID")}
+        assert shown <= known, lines[lost]
+
+
+@pytest.mark.parametrize("text", ["", "\n", "\x00\xff", "SUCCESS   ", "Operator: ", "====", "==== gemscreen begin ====",
+                                  "FAILED: Operator= dtype= row=1 err=<<<>>>", "Legend: #1 = x\n", "Status Latency",
+                                  "\x1b[", "[" * 1000])
+def test_odd_texts_have_no_rows(text):
+    assert parse_runlog(text).rows == []
+
+
+def test_a_binary_file_has_no_rows(tmp_path):
+    (tmp_path / "run.log").write_bytes(bytes(range(256)) * 20)
+    assert parse_runlog(tmp_path / "run.log").rows == []
+
+
+def test_an_unreadable_file_is_named(tmp_path):
+    (tmp_path / "run.log").mkdir()
+    with pytest.raises(UserError) as caught:
+        parse_runlog(tmp_path / "run.log")
+    assert str(caught.value) == (f"{tmp_path / 'run.log'}: Is a directory: the run log cannot be read; "
+                                 "make it readable, or run its operator again")
+    with pytest.raises(UserError, match="No such file or directory"):
+        parse_runlog(tmp_path / "missing.log")
+    assert os.listdir(tmp_path) == ["run.log"]

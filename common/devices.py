@@ -1,0 +1,247 @@
+"""Which devices a screen may use, and the environment that shows a child exactly one of them.
+
+A device is an opaque string in the caller's order: `6`, `GPU-5f2c...`, `MIG-...`; `host:0`, `host:1`, ... are
+slots of the host device. The selection is, in this order:
+
+    DEVICES                          6,7 or GPU-...,GPU-... or host:0,host:1
+    HOST_TARGET set                  the host device
+    the vendor's visible variable    CUDA_VISIBLE_DEVICES=4,6 gives the devices 4 and 6, not 0 and 1
+    all that torch counts            asked in a child, with a deadline
+    nothing                          torch sees no accelerator: the host device, one slot per core, at most 4
+
+Requirements: the standard library here; torch only in the probing child. Limits: a vendor that torch does not
+reveal (neither by a module of its own nor by the device's name) is taken for a CUDA one; GEMS_VENDOR says better.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+
+from common.errors import REFUSED, UserError
+from common.process import run_bounded
+
+HOST = "host"
+DEFAULT_TARGET = "cuda:90"
+MAX_HOST_SLOTS = 4
+PROBE_SECONDS = 180     # importing torch takes 4 to 6 s; a vendor stack on a cold network disk far more
+
+# Variables that select devices, per vendor as flag_gems names it (read and measured upstream); all others: CUDA.
+# Where a vendor has two, both get the same value.
+VISIBLE = {
+    "metax": ("MACA_VISIBLE_DEVICES",),
+    "mthreads": ("MUSA_VISIBLE_DEVICES",),
+    "hygon": ("HIP_VISIBLE_DEVICES",),
+    "ascend": ("ASCEND_RT_VISIBLE_DEVICES", "NPU_VISIBLE_DEVICES"),
+    "cambricon": ("MLU_VISIBLE_DEVICES",),
+    "iluvatar": ("ILUVATAR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+    "tsingmicro": ("TXDA_VISIBLE_DEVICES",),
+    "sunrise": ("TANG_VISIBLE_DEVICES",),
+    "enflame": ("TOPS_VISIBLE_DEVICES",),
+}
+CUDA = ("CUDA_VISIBLE_DEVICES",)
+ALL_VARIABLES = tuple(dict.fromkeys(CUDA + sum(VISIBLE.values(), ())))
+
+# Runs in the Python of the children. Only torch is asked; flag_gems would spawn vendor commands.
+_ASK_TORCH = r"""
+import importlib, json, os
+import torch
+for name in ("torch_npu", "torch_musa", "torch_mlu", "torch_gcu", "torch_txda", "torch_ptpu"):
+    try:
+        importlib.import_module(name)
+    except Exception:
+        pass
+MODULES = {"ascend": "npu", "cambricon": "mlu", "enflame": "gcu", "mthreads": "musa", "sunrise": "ptpu",
+           "tsingmicro": "txda"}
+vendor = next((v for v, name in MODULES.items() if hasattr(torch, name)), None)
+device = getattr(torch, MODULES[vendor]) if vendor else torch.cuda
+count = device.device_count() if vendor or device.is_available() else 0
+def ask_vendor():
+    if "PPU_SDK" in os.environ:
+        return "thead"
+    for key in ("GEMS_VENDOR", "FLAGGEMS_VENDOR", "GEMS_BACKEND", "FLAGGEMS_BACKEND"):
+        if os.environ.get(key):
+            return os.environ[key].lower()
+    if vendor:
+        return vendor
+    if hasattr(torch, "__hcu_version__"):
+        return "hygon"
+    if hasattr(torch, "corex"):
+        return "iluvatar"
+    name = device.get_device_name(0).upper() if count else ""
+    words = {"NVIDIA": "nvidia", "METAX": "metax", "MXC": "metax", "KUNLUN": "kunlunxin", "AMD": "amd"}
+    return next((v for word, v in words.items() if word in name), "unknown")
+"""
+_COUNT = _ASK_TORCH + r"""
+print("\nGEMSCREEN " + json.dumps({"count": count, "vendor": ask_vendor() if count else None}))
+"""
+_MEMORY = _ASK_TORCH + r"""
+free, total = device.mem_get_info()
+print("\nGEMSCREEN " + json.dumps({"used_share": 1 - free / total}))
+"""
+
+
+@dataclass(frozen=True)
+class Device:
+    """`name` as the caller wrote it; `vendor` as flag_gems names it, `host` for the host device."""
+    name: str
+    vendor: str
+
+    @property
+    def is_host(self):
+        return self.vendor == HOST
+
+
+def visible_variables(vendor):
+    """The variables that select devices of `vendor`."""
+    return VISIBLE.get(vendor, CUDA)
+
+
+def child_environment(device, environ, slots=1):
+    """Changes to `environ` for a child that may use only `device`: {variable: value, or None to unset it}.
+
+    `slots` is the number of children that run at the same time; host slots share the cores between them.
+    """
+    if device.is_host:
+        changes = {name: "" for name in ALL_VARIABLES}
+        changes["HOST_TARGET"] = environ.get("HOST_TARGET") or DEFAULT_TARGET
+        if not environ.get("OMP_NUM_THREADS"):
+            changes["OMP_NUM_THREADS"] = str(max(1, count_cores() // max(1, slots)))
+        return changes
+    changes = {name: device.name for name in visible_variables(device.vendor)}
+    # The numbers of nvidia-smi and not "fastest first", so that 6 is the same card for every tool.
+    changes["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    changes["HOST_TARGET"] = None
+    return changes
+
+
+def apply_changes(environ, changes):
+    """A copy of `environ` with `changes` as child_environment returns them."""
+    merged = {**environ, **{name: value for name, value in changes.items() if value is not None}}
+    for name, value in changes.items():
+        if value is None:
+            merged.pop(name, None)
+    return merged
+
+
+def count_cores():
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def select_devices(environ, python):
+    """The devices to use, in the caller's order. See the top of this file.
+
+    UserError USAGE for a selection that contradicts itself, REFUSED for a device that does not exist.
+    """
+    wanted = _split(environ.get("DEVICES"))
+    _refuse_duplicates("DEVICES", wanted)
+    if any(name.startswith("host") for name in wanted):
+        return _read_host_slots(wanted)
+    if not wanted and environ.get("HOST_TARGET"):
+        return default_host_slots()
+    probe = ask_count(python, environ)
+    if probe["count"] == 0:
+        _refuse_unseen(wanted, environ)
+        return default_host_slots()
+    vendor = probe["vendor"]
+    listed = _read_listed(vendor, environ)
+    outside = [name for name in wanted if listed is not None and name not in listed]
+    if outside:
+        raise UserError(f"DEVICES: {outside[0]}: not in {visible_variables(vendor)[0]}={','.join(listed)}; name devices "
+                        f"of that list, or unset the variable")
+    names = wanted or listed or [str(number) for number in range(probe["count"])]
+    counted = all(name.isdigit() and int(name) < probe["count"] for name in names)
+    if not (counted if listed is None else probe["count"] == len(listed)):
+        _refuse_missing(names, vendor, environ, python)
+    return [Device(name, vendor) for name in names]
+
+
+def default_host_slots():
+    """One host slot per core, at most MAX_HOST_SLOTS: each child needs 1 to 2 GB."""
+    return [Device(f"host:{number}", HOST) for number in range(min(MAX_HOST_SLOTS, count_cores()))]
+
+
+def ask_count(python, environ):
+    """{"count": devices that torch sees in `environ`, "vendor": its name or None}, asked in a child."""
+    return _ask(python, environ, _COUNT)
+
+
+def ask_used_share_command(python):
+    """A command that prints, for read_used_share, how much of its visible device's memory is in use."""
+    return [python, "-c", _MEMORY]
+
+
+def read_used_share(output):
+    """The share of device memory in use (0 to 1) from that command's output, or None where torch cannot say."""
+    answer = _read_answer(output)
+    return None if answer is None else answer["used_share"]
+
+
+def _split(text):
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _refuse_duplicates(variable, names):
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"{variable}: {twice[0]}: named twice; two timings on one device at the same time are "
+                        f"worthless, name each device once")
+
+
+def _read_host_slots(wanted):
+    for name in wanted:
+        kind, _, number = name.partition(":")
+        if kind != HOST or not number.isdigit():
+            raise UserError(f"DEVICES: {name}: host slots are written host:0,host:1,... and not mixed with devices")
+    return [Device(name, HOST) for name in wanted]
+
+
+def _read_listed(vendor, environ):
+    """The caller's own list in the vendor's variable, or None where it is unset."""
+    variables = [name for name in visible_variables(vendor) if environ.get(name) is not None]
+    lists = {name: _split(environ[name]) for name in variables}
+    if len({tuple(names) for names in lists.values()}) > 1:
+        raise UserError(" and ".join(f"{name}={environ[name]}" for name in variables)
+                        + ": select different devices; set one of them")
+    for name, names in lists.items():
+        _refuse_duplicates(name, names)
+    return lists[variables[0]] if variables else None
+
+
+def _refuse_unseen(wanted, environ):
+    """torch sees no accelerator: an error if the caller named some, for the host device is no substitute."""
+    mend = "check the driver and that this Python's torch is built for it, or take the host device: DEVICES=host:0"
+    if wanted:
+        raise UserError(f"DEVICES: {wanted[0]}: does not exist: torch sees no accelerator; {mend}", REFUSED)
+    for name in ALL_VARIABLES:
+        listed = [entry for entry in _split(environ.get(name)) if entry != "-1"]
+        if listed:
+            raise UserError(f"{name}: {listed[0]}: does not exist: torch sees no accelerator; {mend}", REFUSED)
+
+
+def _refuse_missing(names, vendor, environ, python):
+    """Ask for each of `names` alone (a MIG instance is only visible alone); UserError for those not there."""
+    for name in names:
+        alone = apply_changes(environ, child_environment(Device(name, vendor), environ))
+        if ask_count(python, alone)["count"] != 1:
+            total = ask_count(python, apply_changes(environ, {each: None for each in visible_variables(vendor)}))
+            raise UserError(f"DEVICES: {name}: does not exist: with {visible_variables(vendor)[0]}={name} torch sees no "
+                            f"device, and {total['count']} without; choose others", REFUSED)
+
+
+def _ask(python, environ, script):
+    code, output = run_bounded([python, "-c", script], timeout=PROBE_SECONDS,
+                               env={**environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    answer = _read_answer(output)
+    if code is None:
+        raise UserError(f"PYTHON: {python}: torch did not answer within {PROBE_SECONDS} s; a driver hangs, mend it or take "
+                        f"the host device: DEVICES=host:0", REFUSED)
+    if answer is None:
+        last = (output.strip().splitlines() or [f"exit status {code}"])[-1]
+        raise UserError(f"PYTHON: {python}: cannot ask torch for devices: {last}; see `make doctor`", REFUSED)
+    return answer
+
+
+def _read_answer(output):
+    lines = [line for line in output.splitlines() if line.startswith("GEMSCREEN ")]
+    return json.loads(lines[-1].partition(" ")[2]) if lines else None

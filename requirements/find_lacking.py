@@ -39,4 +39,5 @@ def list_installed():
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    print("\n".join(list_installed() if sys.argv[1] == "--installed" else list_lacking(sys.argv[1])))
+    for line in list_installed() if sys.argv[1] == "--installed" else list_lacking(sys.argv[1]):
+        print(line)

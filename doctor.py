@@ -1,0 +1,142 @@
+"""doctor.py - what this machine has, and the one line that mends what lacks (`make doctor`).
+
+USAGE   python doctor.py
+INPUT   the Python that runs it, FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, the vendors' visible-device variables
+OUTPUT  a table on stdout; exit 0 if a screen can run here, 3 if something that it needs lacks
+SAMPLE  what       state  found
+        torch      ok     2.13.0+cpu   .venv/lib/python3.11/site-packages/torch
+        disk       ok     76 GB free in runs
+        upstream   -      no checkout: the sample tree is used
+        mend upstream: git clone the FlagGems repository into /workspace/dev/FlagGems, or set FLAGGEMS_DIR
+LIMITS  Reads only. torch and triton are asked in a child process with a deadline, since a vendor's runtime can
+        hang on import; no vendor command is ever spawned.
+"""
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tabulate import tabulate
+
+from common import devices, trees
+from common.errors import DONE, REFUSED, run_main
+
+ROOT = Path(__file__).resolve().parent
+LOW_DISK_GB = 5
+
+
+@dataclass
+class Finding:
+    """One line of the table: `state` is ok, lacks (a screen cannot run), or - (worth knowing)."""
+    what: str
+    state: str
+    found: str
+    mend: str = ""
+
+
+def check_python():
+    version = platform.python_version()
+    if (3, 10) <= sys.version_info[:2] <= (3, 12):
+        return Finding("python", "ok", f"{version}  {sys.executable}")
+    return Finding("python", "lacks", f"{version}  {sys.executable}", "PYTHON=python3.11 make setup")
+
+
+def check_package(name, needed=True):
+    """Version and place of a package, without importing it."""
+    spec = importlib.util.find_spec(name)
+    if spec is None:
+        return Finding(name, "lacks" if needed else "-", "not installed", "make clean setup")
+    place = Path(spec.origin).parent if spec.origin else Path(list(spec.submodule_search_locations)[0])
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        version = "a source tree"
+    return Finding(name, "ok", f"{version}  {shorten(place)}")
+
+
+def check_devices():
+    """The accelerators that a screen would use, or the host device."""
+    try:
+        selection = devices.select_devices(os.environ, sys.executable)
+    except Exception as error:  # whatever is wrong with the selection is the finding
+        return Finding("devices", "lacks", str(error), "unset DEVICES, or name devices that are there")
+    if devices.is_host(selection.names[0]):
+        return Finding("devices", "-", f"no accelerator that torch sees: the host device, {len(selection.names)} slots",
+                       "call make with the Python of the vendor's image (PYTHON=...), whose torch sees the device")
+    return Finding("devices", "ok", f"{selection.vendor}: {', '.join(selection.names)}")
+
+
+def check_tree(repo, variable):
+    """The upstream checkout: where, at which commit, clean or not."""
+    tree = trees.find_tree(repo, os.environ)
+    if tree is None:
+        use = "the sample tree is used" if repo == "main" else "left out"
+        return Finding(f"upstream {repo}", "-", f"no checkout: {use}",
+                       f"clone it into {trees.DEFAULTS[repo]}, or set {variable}")
+    commit = git(tree, "rev-parse", "--short=12", "HEAD") or os.environ.get("FLAGGEMS_COMMIT") or "no git checkout"
+    dirty = git(tree, "status", "--porcelain", "--untracked-files=no")
+    if dirty:
+        return Finding(f"upstream {repo}", "-", f"{tree} at {commit}, {len(dirty.splitlines())} files changed",
+                       f"git -C {tree} stash, if the figures are meant for upstream as it is")
+    return Finding(f"upstream {repo}", "ok", f"{tree} at {commit}, clean")
+
+
+def check_cache(name, variable, default):
+    """A cache that lives outside the project: it makes a second run faster, and can make it stale."""
+    place = Path(os.environ.get(variable) or os.path.expanduser(default))
+    if not place.is_dir():
+        return Finding(name, "-", f"{place}: empty")
+    size = sum(f.stat().st_size for f in place.rglob("*") if f.is_file())
+    return Finding(name, "-", f"{place}: {size / 1e6:.0f} MB")
+
+
+def check_disk():
+    """Free space where runs/ lies."""
+    place = ROOT / "runs" if (ROOT / "runs").is_dir() else ROOT
+    free = shutil.disk_usage(place).free / 1e9
+    state = "ok" if free >= LOW_DISK_GB else "lacks"
+    return Finding("disk", state, f"{free:.0f} GB free in {place}", f"free some space: {LOW_DISK_GB} GB are needed")
+
+
+def git(tree, *command):
+    """Output of a git command in `tree`, or None where it is no checkout or git is missing."""
+    try:
+        done = subprocess.run(["git", "-C", str(tree), *command], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def shorten(path):
+    """`path` relative to the project where it lies inside."""
+    try:
+        return str(Path(path).relative_to(ROOT))
+    except ValueError:
+        return str(path)
+
+
+def main(argv):
+    """Print the table and the mends; see the header."""
+    if argv:
+        sys.exit(__doc__)
+    findings = [check_python(), check_package("torch"), check_package("triton"),
+                check_package("flag_gems", needed=False)]
+    findings += [check_package(name) for name in ("pytest", "pandas", "rich", "tabulate", "yaml")]
+    findings += [check_devices(), check_tree("main", "FLAGGEMS_DIR"), check_tree("vllm", "FLAGGEMS_VLLM_DIR"),
+                 check_cache("triton cache", "TRITON_CACHE_DIR", "~/.triton/cache"),
+                 check_cache("tuner cache", "FLAGGEMS_CACHE_DIR", "~/.flaggems"), check_disk()]
+    print(tabulate([(f.what, f.state, f.found) for f in findings], headers=("what", "state", "found"), tablefmt="plain"))
+    print()
+    for finding in findings:
+        if finding.state != "ok" and finding.mend:
+            print(f"mend {finding.what}: {finding.mend}")
+    return REFUSED if any(f.state == "lacks" for f in findings) else DONE
+
+
+if __name__ == "__main__":
+    run_main(main)

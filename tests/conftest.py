@@ -1,0 +1,21 @@
+"""conftest.py - what every test may count on.
+
+The caller's own knobs (OPS, DEVICES, FLAGGEMS_DIR, ...) never reach a test: they are removed before any fixture runs.
+The list is the Makefile's, so that a new knob cannot be forgotten here.
+"""
+import os
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def list_knobs():
+    """The names in the Makefile's KNOBS."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    return re.search(r"^KNOBS := (.*)$", text, re.M)[1].split()
+
+
+def pytest_configure():
+    for name in {*list_knobs(), "RUN_DIR", "DEVICE", "NODES", "MAKEFLAGS", "MAKELEVEL", "CUDA_VISIBLE_DEVICES"} - {"PYTHON"}:
+        os.environ.pop(name, None)

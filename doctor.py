@@ -24,10 +24,11 @@ from pathlib import Path
 from tabulate import tabulate
 
 from common import devices, trees
-from common.errors import DONE, REFUSED, run_main
+from common.errors import DONE, REFUSED, UserError, run_main
 
 ROOT = Path(__file__).resolve().parent
 LOW_DISK_GB = 5
+DISTRIBUTIONS = {"yaml": "PyYAML"}  # modules that are distributed under another name
 
 
 @dataclass
@@ -53,7 +54,7 @@ def check_package(name, needed=True):
         return Finding(name, "lacks" if needed else "-", "not installed", "make clean setup")
     place = Path(spec.origin).parent if spec.origin else Path(list(spec.submodule_search_locations)[0])
     try:
-        version = importlib.metadata.version(name)
+        version = importlib.metadata.version(DISTRIBUTIONS.get(name, name))
     except importlib.metadata.PackageNotFoundError:
         version = "a source tree"
     return Finding(name, "ok", f"{version}  {shorten(place)}")
@@ -62,18 +63,22 @@ def check_package(name, needed=True):
 def check_devices():
     """The accelerators that a screen would use, or the host device."""
     try:
-        selection = devices.select_devices(os.environ, sys.executable)
-    except Exception as error:  # whatever is wrong with the selection is the finding
+        selected = devices.select_devices(os.environ, sys.executable)
+    except UserError as error:
         return Finding("devices", "lacks", str(error), "unset DEVICES, or name devices that are there")
-    if devices.is_host(selection.names[0]):
-        return Finding("devices", "-", f"no accelerator that torch sees: the host device, {len(selection.names)} slots",
+    names = ", ".join(device.name for device in selected)
+    if selected[0].is_host:
+        return Finding("devices", "-", f"no accelerator that torch sees: the host device ({names})",
                        "call make with the Python of the vendor's image (PYTHON=...), whose torch sees the device")
-    return Finding("devices", "ok", f"{selection.vendor}: {', '.join(selection.names)}")
+    return Finding("devices", "ok", f"{selected[0].vendor}: {names}")
 
 
 def check_tree(repo, variable):
     """The upstream checkout: where, at which commit, clean or not."""
-    tree = trees.find_tree(repo, os.environ)
+    try:
+        tree = trees.find_tree(repo, os.environ)
+    except UserError as error:
+        return Finding(f"upstream {repo}", "lacks", str(error), f"unset {variable}, or name a checkout")
     if tree is None:
         use = "the sample tree is used" if repo == "main" else "left out"
         return Finding(f"upstream {repo}", "-", f"no checkout: {use}",

@@ -36,20 +36,11 @@ find_python() {
     fail 3 "python3: no Python 3.10 to 3.12 on PATH; install one, or name it: PYTHON=/path/to/python3.11"
 }
 
-# A torch that is there but broken, or an accelerator that does not answer, is no accelerator: the deadline is for
-# vendor runtimes that hang on import.
+# A torch that is not there, or broken, or whose accelerator does not answer in time, sees none.
 sees_accelerator() {
-    timeout -k 5 120 "$1" - <<'PY' >/dev/null 2>&1
-import sys
-import torch
-for name in ("torch_npu", "torch_musa", "torch_mlu", "torch_gcu"):  # builds that do not load themselves with torch
-    try:
-        __import__(name)
-    except Exception:
-        pass
-modules = [getattr(torch, n, None) for n in ("cuda", "musa", "npu", "mlu", "gcu", "txda", "ptpu", "xpu")]
-sys.exit(not any(m is not None and m.is_available() for m in modules))
-PY
+    (cd "$root" && "$1" -c 'import os, sys
+from common import devices
+sys.exit(devices.ask_count(sys.executable, os.environ)["count"] == 0)') 2>/dev/null
 }
 
 pip_install() { "$venv/bin/python" -m pip install --quiet "$@" 2> >(grep -v 'is ignored: it is neither' >&2); }

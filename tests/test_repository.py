@@ -48,7 +48,7 @@ def test_unknown_knob_is_an_error():
 @pytest.fixture
 def project(tmp_path):
     """setup_env.sh with a package index that is one empty folder: fast, and every install fails."""
-    for name in ("setup_env.sh", "requirements"):
+    for name in ("setup_env.sh", "requirements", "common"):
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
     return tmp_path
 
@@ -85,10 +85,17 @@ def test_wrong_python_is_named(project):
     assert done.stderr == "setup_env.sh: error: PYTHON: /no/such/python: is no Python 3.10 to 3.12; name one, as in PYTHON=python3.11\n"
 
 
+STUB_TORCH = """
+class cuda:
+    is_available = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 1)
+    get_device_name = staticmethod(lambda number: "NVIDIA H200")
+"""
+
+
 def write_stub_torch(folder):
     """A site directory with a torch that sees an accelerator, and a rich: what a vendor image brings."""
-    for name, text in {"torch": "import types\ncuda = types.SimpleNamespace(is_available=lambda: True)\n",
-                       "triton": "", "flag_gems": "", "rich": ""}.items():
+    for name, text in {"torch": STUB_TORCH, "triton": "", "flag_gems": "", "rich": ""}.items():
         (folder / name).mkdir(parents=True)
         (folder / name / "__init__.py").write_text(text)
     return str(folder)

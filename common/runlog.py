@@ -67,7 +67,7 @@ _FAILED_UPSTREAM = re.compile(r"FAILED: Operator=(.+?) dtype=(.+?) err=<<<(.*?)(
 _NOT_MEASURED = re.compile(r"NOT MEASURED: Operator=(.+?) dtype=(.+?) reason=<<<(.*)>>>")
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.S)
 _BANNER_LINE = re.compile(r"(\w+): ?(.*)")
-_EXCEPTION = re.compile(r"E   +\w*(?:Error|Exception|Interrupt|Exit)\b")
+_EXCEPTION = re.compile(r"(?:E  |INTERNALERROR>) +[\w.]*(?:Error|Exception|Interrupt|Exit)\b")
 
 
 @dataclass

@@ -7,7 +7,7 @@ import pytest
 from common.errors import UserError
 from common.runlog import Row, parse_runlog
 
-# Printed by upstream's BenchmarkResult.__str__ at ed2508b (16 figures wide header and all).
+# The pieces of the tables that upstream's BenchmarkResult.__str__ prints (ed2508b).
 HEADER = ("Status       Torch Latency (ms)    Gems Latency (ms)         Gems Speedup"
           "{more}           Size Detail\n" + "-" * 90 + "\n")
 PLAIN = HEADER.format(more="")

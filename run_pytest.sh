@@ -1,0 +1,342 @@
+#!/usr/bin/env bash
+# run_pytest.sh - run one operator's benchmark into one run directory.
+#
+# USAGE    [KNOB=VALUE ...] ./run_pytest.sh OP [NODE ...]
+#            ./run_pytest.sh abs
+#            DTYPES=float16 RUN_DIR=/tmp/mm ./run_pytest.sh mm benchmark/test_mm.py::test_mm
+#          OP names the operator. NODEs are pytest node ids relative to the tree; without any, those of the inventory
+#          are run. Nodes are given to pytest exactly, so `add` never runs `addmm`. One operator per call: upstream's
+#          set_metrics changes a list that all operators of a process share.
+# INPUT    A tree (FLAGGEMS_DIR, else the sample tree), ops/inventory_REPO.csv, and the knobs below.
+# OUTPUT   First line on stdout: `run directory: PATH`; then what run.log gets. In the run directory:
+#            run.log      banner, everything pytest printed (free of escape codes), end banner
+#            exit.json    {"schema": 1, "pytest_exit": 0}, only if pytest ended by itself
+#            tests.jsonl  one line per test (plugins/_pretty_report_plugin.py)
+#          run.log begins and ends so (a blank value: upstream's default):
+#            ==== gemscreen begin ====            ==== gemscreen end ====
+#            schema: 1                            pytest_exit: 0
+#            repo: samples                        finished: 2026-11-30T06:29:31Z
+#            op: abs                              seconds: 9
+#            ...                                  ====
+#            ====
+# EXIT     pytest's own status (0 passed, 1 failed, 2 interrupted, 4 usage, 5 nothing collected; 128+N: killed by
+#          signal N). Before pytest starts: 2 usage, 3 the environment was refused; no run directory is made then.
+#          128+N also where this script got signal N: pytest is ended first.
+# NEEDS    bash 4.4, GNU coreutils 8.24 and sed, Linux; a Python with pytest, torch, triton and flag_gems.
+set -euo pipefail
+export LC_ALL=C TZ=UTC
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+
+# ---- Config: every knob, from the environment or by editing this section / 配置：所有开关，可用环境变量覆盖，也可直接修改
+: "${REPO:=}"              # main | vllm | samples; empty: main, or samples where there is no checkout / 代码仓；空则自动选择
+: "${FLAGGEMS_DIR:=}"      # FlagGems checkout; empty: /workspace/dev/FlagGems, else the sample tree / FlagGems 源码目录
+: "${FLAGGEMS_VLLM_DIR:=}" # FlagGems-vllm checkout; empty: /workspace/dev/FlagGems-vllm / FlagGems-vllm 源码目录
+: "${PYTHON:=}"            # interpreter; empty: .venv/bin/python beside this script, else python3 / Python 解释器
+: "${RUN_DIR:=}"           # directory to claim; empty: runs/hand-<UTC stamp>/REPO/OP / 输出目录，已存在则加 -2、-3
+: "${DTYPES:=}"            # comma list, as float16,bfloat16; empty: the operator's own / 数据类型，逗号分隔；空为算子自带
+: "${LEVEL:=core}"         # core | comprehensive: how many shapes / 测试级别（形状数量）
+: "${MODE:=kernel}"        # kernel | operator | wrapper | cudagraph: what is timed / 计时对象
+: "${SHAPES:=}"            # shape file (yaml); empty: upstream's core_shapes.yaml / 形状文件；空则用上游默认
+: "${WARMUP_MS:=}"         # warm-up per measurement; empty: upstream's 1000, on the host device 1 / 预热时长（毫秒）
+: "${ITER_MS:=}"           # measuring time per measurement; empty: upstream's 100, host device 1 / 计时时长（毫秒）
+: "${TIMER:=do_bench}"     # do_bench: the only timer so far / 计时器
+: "${CACHE:=}"             # derived: cold (kernel), warm (other modes), host; a value must agree / L2 状态，由模式推出
+: "${USE_FLAGTUNE:=0}"     # 0 plain autotuning, 1 FlagTune's exhaustive first run (hours) / 0 普通调优，1 FlagTune 全量搜索
+: "${DEVICE:=}"            # label of the device for the banner; empty: asked of torch / 设备标签；空则询问 torch
+: "${HOST_TARGET:=}"       # host device's target, as cuda:90; empty: only where torch sees no card / 主机模拟设备的目标
+: "${HOST_MODE:=execute}"  # execute | compile (nothing is computed) / 主机设备：执行，或仅编译
+: "${ATTEMPT:=1}"          # number of this attempt, for the banner / 第几次尝试
+: "${FALLBACK:=}"          # subset | own: dtype fallback of this attempt, for the banner / 数据类型回退方式
+: "${REPLAY_FROM:=}"       # directory with recorded autotune configs to replay / 回放的调优记录目录
+: "${SITE_PLUGINS:=0}"     # 1 loads pytest plugins installed beside pytest (xdist, ...) / 1 则加载环境里的 pytest 插件
+: "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
+: "${PYTEST_EXTRA:=}"      # more arguments for pytest, split at blanks / 附加的 pytest 参数，以空格分隔
+# Our pytest plugins, in loading order (plugins/README.md) / 插件列表，按加载顺序
+: "${PLUGINS:=_device_guard_plugin _host_device_plugin _pretty_report_plugin}"
+# ---- End of config / 配置结束
+
+die() { # STATUS TEXT
+    echo "run_pytest.sh: error: $2" >&2
+    exit "$1"
+}
+
+check_choice() { # VARIABLE CHOICE...
+    local name=$1 choice; shift
+    for choice; do [ "${!name}" != "$choice" ] || return 0; done
+    die 2 "$name: ${!name}: unknown; valid are: $*"
+}
+
+check_number() { # VARIABLE...
+    local name
+    for name; do [[ ${!name} =~ ^[0-9]+$ ]] || die 2 "$name: ${!name}: is no whole number; give one, as $name=1"; done
+}
+
+is_tree() { [ -f "$1/benchmark/conftest.py" ] && [ -f "$1/benchmark/base.py" ]; }
+
+find_tree() { # VARIABLE DEFAULT; sets TREE to the checkout or to nothing
+    TREE=${!1:-$2}
+    if is_tree "$TREE"; then
+        TREE=$(cd "$TREE" && pwd -P)
+    elif [ -n "${!1}" ]; then
+        die 2 "$1: ${!1}: is no checkout (no benchmark/conftest.py and benchmark/base.py in it); give one, or unset $1"
+    else
+        TREE=
+    fi
+}
+
+choose_tree() { # sets TREE and REPO
+    local samples=$ROOT/samples/flaggems
+    [ -z "$REPO" ] || check_choice REPO main vllm samples
+    case $REPO in
+        vllm) find_tree FLAGGEMS_VLLM_DIR /workspace/dev/FlagGems-vllm
+              [ -n "$TREE" ] || die 2 "REPO: vllm: no FlagGems-vllm checkout; give one: FLAGGEMS_VLLM_DIR=/path" ;;
+        samples) TREE=$samples ;;
+        *) find_tree FLAGGEMS_DIR /workspace/dev/FlagGems
+           if [ -z "$TREE" ] && [ "$REPO" = main ]; then
+               die 2 "REPO: main: no FlagGems checkout; give one: FLAGGEMS_DIR=/path"
+           elif [ -z "$TREE" ]; then
+               echo "run_pytest.sh: no FlagGems checkout at /workspace/dev/FlagGems; using the sample tree" >&2
+               TREE=$samples
+           fi
+           if [ "$TREE" = "$samples" ]; then REPO=samples; else REPO=main; fi ;;
+    esac
+}
+
+choose_python() {
+    local mend="give another: PYTHON=/path/to/python, or let \`make setup\` make one"
+    if [ -z "$PYTHON" ] && [ -x "$ROOT/.venv/bin/python" ]; then PYTHON=$ROOT/.venv/bin/python; fi
+    : "${PYTHON:=python3}"
+    PYTHON=$(command -v "$PYTHON") || die 3 "PYTHON: $PYTHON: not found; $mend"
+    [[ $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON
+    "$PYTHON" -c 'import sys, importlib.util as u; sys.exit(u.find_spec("pytest") is None)' ||
+        die 3 "PYTHON: $PYTHON: has no pytest; $mend"
+}
+
+find_nodes() { # OP NODE...; sets NODES
+    local op=$1 node listed; shift
+    NODES=("$@")
+    if [ ${#NODES[@]} -eq 0 ]; then
+        listed=$(cd "$ROOT" && "$PYTHON" -m common.inventory nodes "$REPO" "$op") || exit $?
+        mapfile -t NODES <<< "$listed"
+    fi
+    for node in "${NODES[@]}"; do
+        [ -f "$TREE/${node%%::*}" ] || die 2 "NODE: $node: no file $TREE/${node%%::*}; node ids are relative to the tree"
+    done
+}
+
+check_knobs() {
+    local dtype plugin
+    check_choice LEVEL core comprehensive
+    check_choice MODE kernel operator wrapper cudagraph
+    check_choice TIMER do_bench
+    check_choice USE_FLAGTUNE 0 1
+    check_choice HOST_MODE execute compile
+    check_choice FALLBACK '' subset own
+    check_choice SITE_PLUGINS 0 1
+    check_number ATTEMPT KILL_AFTER_S
+    for dtype in ${DTYPES//,/ }; do
+        [[ $dtype =~ ^(float(16|32|64|8_e[a-z0-9]+)|bfloat16|u?int(8|16|32|64)|bool|complex(64|128)|cfloat)$ ]] ||
+            die 2 "DTYPES: $dtype: is no torch dtype; give a comma list, as float16,bfloat16"
+    done
+    if [ -n "$SHAPES" ]; then
+        [ -f "$SHAPES" ] || die 2 "SHAPES: $SHAPES: no such file; give a shape file (yaml), or unset it for upstream's"
+        SHAPES=$(realpath -- "$SHAPES")
+    fi
+    for plugin in $PLUGINS; do
+        [ -f "$ROOT/plugins/$plugin.py" ] ||
+            die 2 "PLUGINS: $plugin: no plugins/$plugin.py; there are: $(cd "$ROOT/plugins" && echo _*_plugin.py)"
+    done
+}
+
+readonly ASK_TORCH='import os, sys
+try:
+    import torch
+except ImportError as error:
+    sys.exit(f"run_pytest.sh: torch cannot be imported: {error}")
+import _device_guard_plugin as guard
+found = guard.find_vendor(torch, os.environ)
+print(found.vendor if found else "host:0")'
+
+choose_device() { # sets DEVICE and HOST_TARGET; asks torch only where the user said nothing
+    [ -z "$HOST_TARGET" ] || : "${DEVICE:=host:0}"
+    : "${DEVICE:=${GEMS_VENDOR:-}}"
+    if [ -z "$DEVICE" ]; then
+        DEVICE=$(cd "$ROOT/plugins" && timeout -k 5 120 "$PYTHON" -c "$ASK_TORCH") ||
+            die 3 "PYTHON: $PYTHON: cannot ask its torch for a device; give another, or say which: DEVICE=host:0"
+        DEVICE=${DEVICE##*$'\n'}
+        [ "$DEVICE" != host:0 ] || echo "run_pytest.sh: torch sees no accelerator; using the host device" >&2
+    fi
+    if [[ $DEVICE == host:* ]]; then : "${HOST_TARGET:=cuda:90}"; fi
+    local timer_state=warm default_warmup=1000 default_iter=100
+    [ "$MODE" != kernel ] || timer_state=cold
+    if [ -n "$HOST_TARGET" ]; then timer_state=host default_warmup=1 default_iter=1; fi
+    : "${WARMUP_MS:=$default_warmup}" "${ITER_MS:=$default_iter}" "${CACHE:=$timer_state}"
+    check_choice CACHE "$timer_state"
+    check_number WARMUP_MS ITER_MS
+}
+
+claim_run_dir() { # makes RUN_DIR, or RUN_DIR-2, RUN_DIR-3, ... and sets it to an absolute path
+    local n=1
+    : "${RUN_DIR:=$ROOT/runs/hand-$(date +%Y%m%dT%H%M%SZ)/$REPO/$OP}"
+    RUN_DIR=$(realpath -m -- "$RUN_DIR")
+    mkdir -p "$(dirname "$RUN_DIR")" || die 3 "RUN_DIR: $RUN_DIR: cannot be made; give another place"
+    local claim=$RUN_DIR
+    until mkdir "$claim" 2>/dev/null; do # a bare mkdir is atomic: of two runs, one gets it
+        [ -e "$claim" ] || die 3 "RUN_DIR: $claim: cannot be made; give another place"
+        n=$((n + 1)) claim=$RUN_DIR-$n
+    done
+    RUN_DIR=$claim
+}
+
+print_begin() {
+    local commit
+    commit=$(git -c safe.directory='*' -C "$TREE" rev-parse HEAD 2>/dev/null) || commit=unknown
+    cat <<END
+==== gemscreen begin ====
+schema: 1
+repo: $REPO
+op: $OP
+tree: $TREE
+commit: $commit
+nodes: ${NODES[*]}
+dtypes: $DTYPES
+level: $LEVEL
+mode: $MODE
+timer: $TIMER
+cache: $CACHE
+shapes: $SHAPES
+device: $DEVICE
+attempt: $ATTEMPT
+fallback: $FALLBACK
+use_flagtune: $USE_FLAGTUNE
+host_target: $HOST_TARGET
+started: $(date +%Y-%m-%dT%H:%M:%SZ)
+host_mode: ${HOST_TARGET:+$HOST_MODE}
+warmup_ms: $WARMUP_MS
+iter_ms: $ITER_MS
+plugins: $PLUGINS
+python: $PYTHON
+====
+END
+}
+
+print_end() { # STATUS
+    printf '==== gemscreen end ====\npytest_exit: %d\nfinished: %s\nseconds: %d\n====\n' \
+        "$1" "$(date +%Y-%m-%dT%H:%M:%SZ)" "$SECONDS"
+}
+
+strip_codes() { # OSC, other strings, CSI, two-character escapes; what a progress bar overwrote; control characters
+    sed -u -E -e 's#\x1b\][^\x07\x1b]*(\x07|\x1b\\)?##g' -e 's#\x1b[PX^_][^\x1b]*(\x1b\\)?##g' \
+        -e 's#\x1b\[[0-?]*[ -/]*[@-~]##g' -e 's#\x1b[ -/]*[0-~]##g' \
+        -e 's#\r+$##' -e 's#.*\r##' -e 's#[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]##g' -e 's#\x00##g'
+}
+
+write_log() { # stdin -> stdout and run.log. A reader that goes away (`| head`) does not cost the log.
+    tee -p -a "$RUN_DIR/run.log" || die 3 "$RUN_DIR/run.log: cannot be written; free some space and run again"
+}
+
+copy_output() { # stdin -> stdout and, stripped, run.log
+    trap '' HUP INT TERM # it ends when pytest has closed the pipe, not before
+    if [ -n "${FORCE_COLOR:-}" ]; then
+        { tee -p /dev/fd/4 4>&1 >&3 | strip_codes >> "$RUN_DIR/run.log"; } 3>&1
+    else
+        strip_codes | write_log
+    fi
+}
+
+build_arguments() { # sets ARGS
+    local item
+    ARGS=(-s -rfEs --tb=short --rootdir "$TREE" -p no:cacheprovider)
+    [ ! -f "$TREE/pytest.ini" ] || ARGS+=(-c "$TREE/pytest.ini")
+    for item in $PLUGINS; do ARGS+=(-p "$item"); done
+    # Kernel mode is upstream's default, and the option has another name on Kunlunxin.
+    if [ "${GEMS_VENDOR:-}" = kunlunxin ]; then item=--fg_mode; else item=--mode; fi
+    [ "$MODE" = kernel ] || ARGS+=("$item" "$MODE")
+    ARGS+=(--level "$LEVEL" --warmup "$WARMUP_MS" --iter "$ITER_MS")
+    for item in ${DTYPES//,/ }; do ARGS+=(--dtypes "$item"); done
+    [ -z "$SHAPES" ] || ARGS+=(--shape_file "$SHAPES")
+    read -ra item <<< "$PYTEST_EXTRA"
+    ARGS+=("${item[@]}" "${NODES[@]/#/$TREE/}")
+}
+
+export_environment() {
+    export PYTHONPATH=$ROOT/plugins${PYTHONPATH:+:$PYTHONPATH}
+    # Plugins import flag_gems before pytest reads `pythonpath` of the tree's pytest.ini.
+    [ ! -d "$TREE/src" ] || PYTHONPATH=$TREE/src:$PYTHONPATH
+    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR USE_FLAGTUNE DEVICE HOST_MODE
+    [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
+    unset PYTEST_ADDOPTS PYTEST_PLUGINS # a second, unseen channel; PYTEST_EXTRA is the one
+    if [ -n "$HOST_TARGET" ]; then export HOST_TARGET; else unset HOST_TARGET; fi
+    if [ -n "$REPLAY_FROM" ]; then export REPLAY_FROM; else unset REPLAY_FROM; fi
+    if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then export FORCE_COLOR=1; fi
+}
+
+# Starts pytest so that the kernel ends it should this script be killed (1 is PR_SET_PDEATHSIG).
+readonly LAUNCH='import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[2:]])'
+
+await_end() { # PID: false if it still runs after KILL_AFTER_S seconds
+    local tenths
+    for ((tenths = KILL_AFTER_S * 10; tenths > 0; tenths--)); do
+        kill -0 "$1" 2>/dev/null || return 0
+        sleep 0.1
+    done
+    ! kill -0 "$1" 2>/dev/null
+}
+
+# shellcheck disable=SC2317 # called by a trap
+stop() { # SIGNAL-NUMBER: end pytest, by force in the end
+    caught=$1
+    trap '' HUP INT TERM
+    kill -TERM "$pytest_pid" 2>/dev/null || return 0
+    await_end "$pytest_pid" || kill -KILL "$pytest_pid" 2>/dev/null || true
+}
+
+run_pytest() { # sets status, and caught if a signal arrived
+    exec 4> >(copy_output)
+    local copier=$!
+    cd "$RUN_DIR" # upstream's conftest.py writes its files to the working directory
+    "$PYTHON" -c "$LAUNCH" $$ "${ARGS[@]}" >&4 2>&1 4>&- &
+    pytest_pid=$!
+    trap 'stop 1' HUP
+    trap 'stop 2' INT
+    trap 'stop 15' TERM
+    exec 4>&-
+    status=0
+    wait "$pytest_pid" || status=$?
+    while kill -0 "$pytest_pid" 2>/dev/null; do wait "$pytest_pid" || status=$?; done
+    if await_end "$copier"; then
+        wait "$copier" || die 3 "$RUN_DIR/run.log: was not written to its end; free some space and run again"
+    else # not worth a time limit: the tests are done
+        echo "run_pytest.sh: a process that the tests left behind still holds their output" | write_log
+    fi
+}
+
+case ${1:-} in
+    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    '') die 2 "OP: missing; usage: [KNOB=VALUE ...] ./run_pytest.sh OP [NODE ...]" ;;
+esac
+OP=$1 pytest_pid='' status=0 caught=0
+[[ $OP =~ ^[A-Za-z0-9_.+-]+$ ]] || die 2 "OP: $OP: is no operator's name; letters, digits and _.+- only"
+check_knobs
+choose_tree
+choose_python
+find_nodes "$@"
+choose_device
+export_environment
+build_arguments
+claim_run_dir
+echo "run directory: $RUN_DIR"
+SECONDS=0
+print_begin | write_log
+run_pytest
+print_end "$status" | write_log
+[ "$caught" -eq 0 ] || exit $((128 + caught))
+if [ "$status" -le 128 ]; then
+    printf '{"schema": 1, "pytest_exit": %d}\n' "$status" > "$RUN_DIR/exit.json.tmp"
+    sync "$RUN_DIR/exit.json.tmp"
+    mv "$RUN_DIR/exit.json.tmp" "$RUN_DIR/exit.json"
+fi
+exit "$status"

@@ -40,7 +40,7 @@ class Child:
     def __init__(self, command, *, tag, env, log, cwd=None, grace=10.0):
         self.tag, self.grace = tag, grace
         self.returncode, self.ended_pids, self.stuck = None, set(), []
-        self._signalled, self._deadline, self._next_scan = None, None, 0.0
+        self._signalled, self._deadline, self._next_scan, self._is_done = None, None, 0.0, False
         with open(log, "ab") as stream:
             self._popen = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, cwd=cwd,
@@ -49,15 +49,18 @@ class Child:
 
     def end(self, now):
         """Ask all of it to go (TERM). After `grace` seconds of advance() calls the rest is KILLed."""
-        if self._signalled is None:
+        if self._signalled is None and not self._is_done:
             self._signal_all(signal.SIGTERM, now + self.grace)
 
     def kill(self, now):
         """KILL all of it, now."""
-        self._signal_all(signal.SIGKILL, now + KILL_LIMIT)
+        if self._signalled != signal.SIGKILL and not self._is_done:
+            self._signal_all(signal.SIGKILL, now + KILL_LIMIT)
 
     def advance(self, now):
         """True once the command and every descendant are gone (or given up); then it is reaped."""
+        if self._is_done:
+            return True
         if not self._leader_exited() and (self._deadline is None or now < self._deadline):
             return False
         if now < self._next_scan:
@@ -65,7 +68,7 @@ class Child:
         self._next_scan = now + _SCAN_EVERY
         alive = find_members(self.pid, self.tag)
         if not alive and self._leader_exited():
-            self.returncode = self._popen.wait()
+            self.returncode, self._is_done = self._popen.wait(), True
             return True
         if self._signalled is None:                 # the command ended and left some behind
             self._signal_all(signal.SIGTERM, now + self.grace, alive)
@@ -73,7 +76,7 @@ class Child:
             self._signal_all(signal.SIGKILL, now + KILL_LIMIT, alive)
         elif self._signalled == signal.SIGKILL and now >= self._deadline:
             self.stuck = sorted(alive)
-            self.returncode = self._popen.poll()
+            self.returncode, self._is_done = self._popen.poll(), True
             return True
         elif self._signalled == signal.SIGKILL:     # a fork that raced with the last KILL
             _signal_pids(alive, signal.SIGKILL)
@@ -81,19 +84,16 @@ class Child:
 
     def _leader_exited(self):
         """True if the command itself ended. It stays a zombie, so that its group's number cannot be reused."""
-        if self._popen.returncode is not None:
-            return True
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 
     def _signal_all(self, number, deadline, alive=None):
         alive = find_members(self.pid, self.tag) if alive is None else alive
         self._signalled, self._deadline = number, deadline
         self.ended_pids |= alive
-        if self._popen.returncode is None:
-            try:
-                os.killpg(self.pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass                                # only zombies are left in it
+        try:
+            os.killpg(self.pid, number)             # safe: the leader is not reaped yet, its number not reused
+        except (ProcessLookupError, PermissionError):
+            pass                                    # only zombies are left in it
         _signal_pids(alive, number)
 
 

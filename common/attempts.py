@@ -1,0 +1,161 @@
+"""One attempt of one operator: start run_pytest.sh for it, and read what it left.
+
+    <run>/<repo>/<op>/attempts/3/              claimed by run_pytest.sh: run.log, exit.json, tests.jsonl
+    <run>/<repo>/<op>/attempts/3.driver.log    its output while it runs; afterwards 3/driver.log, where it says more
+                                               than run.log does
+
+Numbers go on after a resume; nothing is overwritten.
+
+Requirements: the standard library.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import re
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.devices import Device, apply_changes, child_environment
+from common.errors import REFUSED, USAGE, UserError
+from common.outcome import classify_attempt, normalize_error, unsupported_dtypes
+from common.process import Child
+from common.retry import DISK, Attempt, Step, name_infrastructure
+from common.runlog import parse_runlog
+from common.state import read_json
+from common.trees import VARIABLES
+
+LOG_TAIL = 400_000      # bytes at the end of a log that are searched for what the machine did wrong
+MIN_FREE = 1 << 20      # bytes; with less than that no log can be trusted to be whole
+
+
+@dataclass
+class Running:
+    """An attempt that was started. `ended` says how it ends: by itself unless the driver ends it."""
+    child: Child
+    number: int
+    folder: Path
+    log: Path
+    cache_dir: Path
+    step: Step
+    device: Device
+    started: float
+    ended: str = "exit"
+
+
+def start_attempt(screen, row, step, device, replay=""):
+    """Start run_pytest.sh for the planned `row` on `device`; `screen` as run_batch.py makes it."""
+    attempts = screen.op_folder(row) / "attempts"
+    attempts.mkdir(parents=True, exist_ok=True)
+    number = _next_number(attempts)
+    folder, log = attempts / str(number), attempts / f"{number}.driver.log"
+    caches = _cache_folders(screen, device, folder if step.fresh_cache else None)
+    env = apply_changes(screen.environ, child_environment(device, screen.environ, len(screen.devices)))
+    env |= {"REPO": row.repo, "RUN_DIR": str(folder), "ATTEMPT": str(number), "FALLBACK": step.fallback,
+            "DTYPES": ",".join(step.dtypes), "DEVICE": device.name, "PYTHON": screen.python, "REPLAY_FROM": replay,
+            **{name: str(path) for name, path in caches.items()}}
+    if row.repo in VARIABLES:
+        env[VARIABLES[row.repo]] = str(screen.trees[row.repo])
+    child = Child([screen.run_pytest, row.op, *row.nodes], tag=f"{screen.run_id}/{row.name}/{number}", env=env,
+                  log=log, grace=screen.grace)
+    return Running(child, number, folder, log, caches["TRITON_CACHE_DIR"], step, device, time.monotonic())
+
+
+def read_attempt(running):
+    """The Attempt that an ended `running` was. None if the driver interrupted it: that is no outcome.
+
+    UserError REFUSED if run_pytest.sh refused the environment, OSError ENOSPC if the disk ran full: neither says
+    anything about the operator, and the next one would meet the same.
+    """
+    if running.ended == "interrupted":
+        return None
+    code, step = running.child.returncode, running.step
+    if not running.folder.is_dir():
+        return _read_refusal(running, code)
+    text = _read_tail(running.folder / "run.log") + _read_tail(running.log)
+    tests = _read_tests(running.folder / "tests.jsonl")
+    outcome = classify_attempt(ended=running.ended, returncode=code, log=_read_log(running.folder / "run.log"), tests=tests,
+                               pytest_exit=(read_json(running.folder / "exit.json") or {}).get("pytest_exit"))
+    if outcome.status in ("ok", "skipped", "not_found", "timeout"):
+        return Attempt(running.number, outcome.status, outcome.signature, outcome.reason, step.dtypes, step.fallback)
+    # pytest that was interrupted, but not by us: someone killed it.
+    status = "crashed" if outcome.status == "interrupted" else outcome.status
+    infrastructure = name_infrastructure(text, running.cache_dir)
+    _check_disk(running.folder, infrastructure)
+    refused = tuple(name for name in unsupported_dtypes(tests) if name in step.dtypes)
+    reason = f"{infrastructure}: {outcome.reason}" if infrastructure else outcome.reason
+    return Attempt(running.number, status, outcome.signature, reason, step.dtypes, step.fallback, refused, infrastructure)
+
+
+def tidy_logs(attempts):
+    """Move each N.driver.log of the folder `attempts` to N/driver.log; drop one that says no more than run.log."""
+    for log in attempts.glob("*.driver.log"):
+        folder = attempts / log.name.partition(".")[0]
+        lines = log.read_bytes().splitlines(keepends=True)
+        told = [line for line in lines if not line.startswith(b"run directory: ")]
+        run_log = folder / "run.log"
+        if run_log.is_file() and run_log.read_bytes() == b"".join(told):
+            log.unlink()
+        else:
+            folder.mkdir(exist_ok=True)
+            os.replace(log, folder / "driver.log")
+
+
+def _next_number(attempts):
+    taken = [int(match[0]) for path in attempts.iterdir() if (match := re.match(r"\d+", path.name))]
+    return max(taken, default=0) + 1
+
+
+def _cache_folders(screen, device, fresh):
+    """Compile and tuner cache of one device. Shared ones race between processes, and a tuner's choice holds for the
+    card that it was made on; `fresh` is the attempt's folder if its compile cache is to be a new one."""
+    label = re.sub(r"[^\w.-]", "_", f"{device.vendor}-{device.name}")
+    triton = Path(screen.environ.get("TRITON_CACHE_DIR") or screen.caches / "triton") / label
+    tuner = Path(screen.environ.get("FLAGGEMS_CACHE_DIR") or screen.caches / "flaggems") / label
+    return {"TRITON_CACHE_DIR": fresh / "triton-cache" if fresh else triton, "FLAGGEMS_CACHE_DIR": tuner}
+
+
+def _read_refusal(running, code):
+    """run_pytest.sh ended before it claimed its directory: its last line says why."""
+    what = _read_last_line(running.log) or f"exit status {code}"
+    if code == REFUSED:
+        raise UserError(what.removeprefix("run_pytest.sh: error: "), REFUSED)
+    status = {"timeout": "timeout", "exit": "failed" if code == USAGE else "crashed"}[running.ended]
+    reason = what if status == "failed" else f"{what} (run_pytest.sh ended with {code} before pytest started)"
+    return Attempt(running.number, status, normalize_error(what), reason, running.step.dtypes, running.step.fallback)
+
+
+def _read_log(path):
+    return parse_runlog(path) if path.is_file() else parse_runlog("")
+
+
+def _read_tests(path):
+    """The objects of a JSON lines file; a line that a killed writer cut is left out."""
+    tests = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with contextlib.suppress(ValueError):
+                tests.append(json.loads(line))
+    return [test for test in tests if isinstance(test, dict)]
+
+
+def _read_tail(path):
+    if not path.is_file():
+        return ""
+    with open(path, "rb") as stream:
+        stream.seek(max(0, os.fstat(stream.fileno()).st_size - LOG_TAIL))
+        return stream.read().decode("utf-8", errors="replace")
+
+
+def _read_last_line(log):
+    """The last line of `log`, "" if there is none."""
+    lines = _read_tail(log).strip().splitlines()
+    return lines[-1] if lines else ""
+
+
+def _check_disk(folder, infrastructure):
+    free = os.statvfs(folder)
+    if infrastructure == DISK or free.f_bavail * free.f_frsize < MIN_FREE:
+        raise OSError(errno.ENOSPC, "No space left on device", str(folder))

@@ -1,0 +1,192 @@
+"""What a screen's figures depend on, as digests: the same inputs need no second measurement.
+
+A `.complete` marker holds the digest of these components; a component that differs names why it is stale:
+
+    nodes     the pytest node ids            files     content of the benchmark files that hold them
+    knobs     DTYPES, LEVEL, MODE, ...       shared    base.py, conftest.py, consts.py, core_shapes.yaml, ... of the tree
+    shapes    content of SHAPES              tree      upstream commit, and what differs from it outside benchmark/, tests/
+    versions  Python, torch, triton, ...     runner    run_pytest.sh and plugins/
+    device    host device or vendor          replay    content of the record that is replayed
+
+Requirements: the standard library, git. Limits: of files that git does not track only those with the suffixes
+in SOURCES count.
+"""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+from common.errors import REFUSED, USAGE, UserError
+from common.process import run_bounded
+from common.state import sha256_file, sha256_json, sha256_text, sha256_tree
+from common.trees import ROOT
+
+# Of the environment, what changes what is measured. TIMEOUT and RETRIES do not.
+KNOBS = ("DTYPES", "LEVEL", "MODE", "TIMER", "CACHE", "WARMUP_MS", "ITER_MS", "USE_FLAGTUNE", "HOST_MODE",
+         "SITE_PLUGINS", "PYTEST_EXTRA")
+# benchmark/conftest.py: the choices of --dtypes (FLOAT_DTYPES + INT_DTYPES + BOOL_DTYPES + cfloat).
+DTYPES = ("float16", "float32", "bfloat16", "int16", "int32", "bool", "complex64")
+LEVELS = ("core", "comprehensive")
+MODES = ("kernel", "operator", "wrapper", "cudagraph")
+PACKAGES = ("torch", "triton", "flagtree", "flag_gems", "flaggems_vllm")
+SOURCES = (".py", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+
+_ASK_VERSIONS = """
+import json, platform, sys
+from importlib.metadata import PackageNotFoundError, version
+found = {"python": platform.python_version()}
+for name in sys.argv[1:]:
+    try:
+        found[name] = version(name)
+    except PackageNotFoundError:
+        pass
+print("GEMSCREEN " + json.dumps(found))
+"""
+
+
+def check_knobs(environ):
+    """UserError for a dtype, level or mode that upstream does not know."""
+    for name in split_list(environ.get("DTYPES")):
+        check_choice("DTYPES", name, DTYPES)
+    if environ.get("LEVEL"):
+        check_choice("LEVEL", environ["LEVEL"], LEVELS)
+    if environ.get("MODE"):
+        check_choice("MODE", environ["MODE"], MODES)
+
+
+def check_choice(variable, value, valid):
+    """UserError unless `value` of the variable named is one of `valid`."""
+    if value not in valid:
+        raise UserError(f"{variable}: {value}: unknown; valid are {', '.join(valid)}", USAGE)
+
+
+def find_shape_problem(path, trees):
+    """A warning text about the shape file `path`, or None. UserError if it is missing or empty.
+
+    Upstream's set_shapes looks for the op's own key, then for the class names of its benchmark, else it takes
+    DEFAULT_SHAPES, which start with one dimension of 2^30 elements. So a file without the class keys breaks whatever
+    unpacks its shapes, above all the BLAS family: `for b, m, n, k in self.shapes`.
+    """
+    text = _read_shapes("SHAPES", path)
+    needed = {key for tree in trees.values() for key in _class_keys(tree)}
+    missing = sorted(needed - _keys(text))
+    if not missing:
+        return None
+    named = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+    blas = ", first of all the BLAS family (BlasBenchmark: mm, bmm, addmm, ... unpack b, m, n, k)"
+    return (f"SHAPES: {path}: lacks {len(missing)} of upstream's class keys ({named}): operators of these classes "
+            f"without a key of their own get shapes of the wrong rank or size{blas if 'BlasBenchmark' in missing else ''}; "
+            f"copy the keys from benchmark/core_shapes.yaml")
+
+
+def read_versions(python, environ):
+    """{package: version} in the Python of the children, without importing any of them."""
+    code, output = run_bounded([python, "-c", _ASK_VERSIONS, *PACKAGES], env=environ, timeout=60)
+    lines = [line for line in output.splitlines() if line.startswith("GEMSCREEN ")]
+    if code != 0 or not lines:
+        last = (output.strip().splitlines() or ["no answer"])[-1]
+        raise UserError(f"PYTHON: {python}: does not run: {last}; see `make doctor`", REFUSED)
+    return json.loads(lines[-1].partition(" ")[2])
+
+
+def describe_tree(tree):
+    """{"tree": path, "commit": hex or "", "changes": digest of what differs from the commit outside the benchmarks}.
+
+    A tree that is no git checkout of its own has the commit "" and the digest of all its sources instead.
+    """
+    tree = Path(tree)
+    top = _git(tree, "rev-parse", "--show-toplevel")
+    if top is None or Path(top.strip()).resolve() != tree.resolve():
+        names = [path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.suffix in SOURCES]
+        outside = sorted(name for name in names if not name.startswith(("benchmark/", "tests/")))
+        return {"tree": str(tree), "commit": "", "changes": sha256_tree(tree, outside)}
+    scope = ("--", ".", ":(exclude)benchmark", ":(exclude)tests")
+    difference = _git(tree, "diff", "HEAD", "--binary", *scope) or ""
+    untracked = (_git(tree, "ls-files", "--others", "--exclude-standard", *scope) or "").splitlines()
+    sources = sorted(name for name in untracked if name.endswith(SOURCES))
+    changes = sha256_json([sha256_text(difference), sha256_tree(tree, sources)]) if difference or sources else ""
+    return {"tree": str(tree), "commit": (_git(tree, "rev-parse", "HEAD") or "").strip(), "changes": changes}
+
+
+def digest_shared(tree):
+    """Digest of what every benchmark of `tree` shares: all sources in benchmark/ but test_*.py, and pytest.ini."""
+    tree = Path(tree)
+    shared = [path.relative_to(tree).as_posix() for path in sorted((tree / "benchmark").rglob("*"))
+              if path.suffix in SOURCES and not path.name.startswith("test_")]
+    return sha256_tree(tree, [*shared, "pytest.ini"])
+
+
+def digest_runner(run_pytest):
+    """Digest of what runs an operator: run_pytest.sh (or what stands in for it) and the plugins."""
+    plugins = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "plugins").rglob("*.py"))]
+    return sha256_json([sha256_file(run_pytest), sha256_tree(ROOT, plugins)])
+
+
+def list_screen_inputs(environ, run_pytest, versions, vendor):
+    """The components that all operators of a screen share, each as a digest."""
+    shapes = environ.get("SHAPES")
+    host_target = environ.get("HOST_TARGET", "") if vendor == "host" else ""
+    return {
+        "knobs": sha256_json({name: environ.get(name, "") for name in KNOBS}),
+        "shapes": sha256_file(shapes) if shapes else "",
+        "versions": sha256_json(versions),
+        "runner": digest_runner(run_pytest),
+        "device": sha256_json([vendor, host_target]),
+    }
+
+
+def list_op_inputs(screen_inputs, tree, tree_facts, shared, nodes, replay):
+    """All components of one operator. `tree_facts` as describe_tree returns them, `replay` a directory or None."""
+    files = sorted({node.partition("::")[0] for node in nodes})
+    return {
+        **screen_inputs,
+        "tree": sha256_json([tree_facts["commit"], tree_facts["changes"]]),
+        "shared": shared,
+        "nodes": sha256_json(sorted(nodes)),
+        "files": sha256_tree(tree, files),
+        "replay": _digest_folder(replay) if replay else "",
+    }
+
+
+def split_list(text):
+    """The parts of a comma separated list, without blanks and empty ones."""
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _read_shapes(variable, path):
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{variable}: {path}: cannot be read ({error}); give a YAML file like "
+                        f"benchmark/core_shapes.yaml") from None
+    if not _keys(text):
+        raise UserError(f"{variable}: {path}: has no top-level key; give a YAML file like benchmark/core_shapes.yaml")
+    return text
+
+
+def _keys(text):
+    """Top-level keys of a YAML text. A line match is enough here and spares the driver a YAML parser."""
+    return set(re.findall(r"""^["']?(\w+)["']?\s*:""", text, re.M))
+
+
+def _class_keys(tree):
+    """Keys of the tree's own shape file that are class names."""
+    path = Path(tree) / "benchmark" / "core_shapes.yaml"
+    return {key for key in _keys(path.read_text(encoding="utf-8")) if key[0].isupper()} if path.is_file() else set()
+
+
+def _digest_folder(folder):
+    folder = Path(folder)
+    return sha256_tree(folder, sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*")
+                                      if path.is_file()))
+
+
+def _git(tree, *arguments):
+    """Output of a git command in `tree`, or None if it fails. A tree owned by someone else is read all the same."""
+    try:
+        done = subprocess.run(["git", "-C", str(tree), "-c", "safe.directory=*", *arguments], capture_output=True,
+                              timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

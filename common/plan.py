@@ -1,0 +1,189 @@
+"""The plan of a screen: which operators, on which device; plan.csv.
+
+    schema,repo,op,status,device,nodes,reason
+    1,main,abs,planned,6,benchmark/test_abs.py::test_abs,
+    1,main,old_op,not_found,,benchmark/test_old.py::test_old,benchmark/test_old.py is not in /path/FlagGems
+    1,main,hangs,dismissed,,benchmark/test_hangs.py::test_hangs,kills the driver
+
+Every planned operator is reported at the end, whatever became of it. Several nodes are joined by `;`.
+
+Requirements: the standard library.
+"""
+
+import csv
+import difflib
+import hashlib
+import io
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from common import inventory
+from common.errors import UserError
+from common.inputs import split_list
+from common.state import SCHEMA, read_json, read_marker, write_text_atomic
+
+COLUMNS = ("schema", "repo", "op", "status", "device", "nodes", "reason")
+PLANNED, DISMISSED, NOT_FOUND = "planned", "dismissed", "not_found"
+SHARDS = ("hash", "balanced")
+
+
+@dataclass(frozen=True)
+class PlannedOp:
+    """One row of plan.csv."""
+    repo: str
+    op: str
+    status: str
+    device: str = ""
+    nodes: tuple = ()
+    reason: str = ""
+
+    @property
+    def key(self):
+        return self.repo, self.op
+
+    @property
+    def name(self):
+        return f"{self.repo}/{self.op}"
+
+
+def read_inventories(trees, folder):
+    """The operators that the inventories in `folder` list for the repos of `trees`. UserError for one that lacks."""
+    ops = []
+    for repo in trees:
+        path = Path(folder) / f"inventory_{repo}.csv"
+        if not path.is_file():
+            raise UserError(f"{path}: missing: no inventory of {repo}; make one: `make inventory`")
+        ops += inventory.read_inventory(path)
+    return ops
+
+
+def plan_ops(ops, trees, environ, dismiss_file):
+    """`ops` minus the dismissed ones, as OPS and MATCH choose them: planned rows, without a device yet.
+
+    UserError for an operator that is in no inventory (with close matches) and for a bad MATCH.
+    """
+    chosen = _match_ops(_pick_ops(ops, split_list(environ.get("OPS"))), environ.get("MATCH"))
+    dismissed = inventory.read_dismissed(dismiss_file) if Path(dismiss_file).is_file() else {}
+    return [_plan_op(op, trees[op.repo], dismissed) for op in sorted(chosen, key=lambda op: (op.repo, op.op))]
+
+
+def keep_earlier_rows(planned, earlier, ops):
+    """`planned` and what `earlier` (the plan in this directory so far) has beyond it, so that no row is lost.
+
+    An earlier operator that the inventory (`ops`) has no more is not_found.
+    """
+    keys = {each.key for each in planned}
+    known = {(op.repo, op.op) for op in ops}
+    kept = [each if each.key in known else replace(each, status=NOT_FOUND, device="", reason="no longer in the inventory")
+            for each in earlier if each.key not in keys]
+    return sorted(planned + kept, key=lambda each: each.key)
+
+
+def assign_by_hash(planned, devices):
+    """Each planned row with a device by sha256 of `repo/op`: the same operator meets the same card every night."""
+    def choose(name):
+        return devices[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(devices)].name
+    return [replace(each, device=choose(each.name)) if each.status == PLANNED else each for each in planned]
+
+
+def assign_balanced(planned, devices, seconds, earlier=()):
+    """Each planned row with a device so that all end at about the same time: longest first onto the least loaded.
+
+    `seconds` are the last durations per (repo, op); an unknown one counts as the median. A row that `earlier` (the plan
+    of the same screen) already assigned to a device in use keeps it.
+    """
+    known = sorted(seconds.values())
+    typical = known[len(known) // 2] if known else 1.0
+    load = {device.name: 0.0 for device in devices}
+    stored = {each.key: each.device for each in earlier if each.device in load}
+    assigned = {}
+    for each in sorted(planned, key=lambda each: (each.key not in stored, -seconds.get(each.key, typical), each.key)):
+        if each.status == PLANNED:
+            device = stored.get(each.key) or min(load, key=load.get)
+            load[device] += seconds.get(each.key, typical)
+            assigned[each.key] = device
+    return [replace(each, device=assigned.get(each.key, "")) for each in planned]
+
+
+def read_durations(runs, exclude=None):
+    """{(repo, op): seconds} of the newest earlier screen in directory `runs` that has any; {} if there is none."""
+    screens = []
+    for path in runs.glob("*/screen.json"):
+        facts = read_json(path)
+        if isinstance(facts, dict) and not path.parent.is_symlink() and path.parent != exclude:
+            screens.append((facts.get("created", ""), path.parent))
+    for _, screen in sorted(screens, reverse=True):
+        seconds = {}
+        for marker_path in screen.glob("*/*/.complete"):
+            marker = read_marker(marker_path.parent) or {}
+            if isinstance(marker.get("seconds"), (int, float)):
+                seconds[marker_path.parent.parent.name, marker_path.parent.name] = float(marker["seconds"])
+        if seconds:
+            return seconds
+    return {}
+
+
+def write_plan(path, rows):
+    """Write plan.csv, atomically."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for each in rows:
+        writer.writerow([SCHEMA, each.repo, each.op, each.status, each.device, ";".join(each.nodes), each.reason])
+    write_text_atomic(path, text.getvalue())
+
+
+def read_plan(path):
+    """The rows of plan.csv; [] if there is no such file. UserError for another schema."""
+    path = Path(path)
+    if not path.is_file():
+        return []
+    with open(path, newline="", encoding="utf-8") as stream:
+        reader = csv.DictReader(stream)
+        if reader.fieldnames is None or tuple(reader.fieldnames) != COLUMNS:
+            raise UserError(f"{path}: {reader.fieldnames}: not the columns {','.join(COLUMNS)}; move the file away")
+        return [PlannedOp(row["repo"], row["op"], row["status"], row["device"],
+                          tuple(node for node in row["nodes"].split(";") if node), row["reason"]) for row in reader]
+
+
+def _pick_ops(everything, wanted):
+    """Those of `everything` that `wanted` names, as `op` or `repo/op`; all of them if it names none."""
+    if not wanted:
+        return everything
+    by_name = defaultdict(list)
+    for op in everything:
+        by_name[op.op].append(op)
+        by_name[f"{op.repo}/{op.op}"].append(op)
+    unknown = [name for name in wanted if name not in by_name]
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], sorted(by_name), n=5, cutoff=0.5)
+        raise UserError(f"OPS: {unknown[0]}: in no inventory of {', '.join(sorted({op.repo for op in everything}))}; "
+                        + (f"did you mean {', '.join(close)}?" if close else "the inventories are ops/inventory_*.csv"))
+    keys = {(op.repo, op.op) for name in wanted for op in by_name[name]}
+    return [op for op in everything if (op.repo, op.op) in keys]
+
+
+def _match_ops(ops, pattern):
+    if not pattern:
+        return ops
+    try:
+        regex = re.compile(pattern)
+    except re.error as error:
+        raise UserError(f"MATCH: {pattern}: is no regular expression ({error}); an example: ^add") from None
+    matched = [op for op in ops if regex.search(op.op)]
+    if not matched:
+        raise UserError(f"MATCH: {pattern}: matches none of {len(ops)} operators; try `--dry-run` without it for the names")
+    return matched
+
+
+def _plan_op(op, tree, dismissed):
+    row = PlannedOp(op.repo, op.op, PLANNED, nodes=tuple(op.nodes))
+    if row.key in dismissed:
+        return replace(row, status=DISMISSED, reason=dismissed[row.key])
+    files = sorted({node.partition("::")[0] for node in op.nodes})
+    missing = [name for name in files if not (tree / name).is_file()]
+    if missing:
+        return replace(row, status=NOT_FOUND, reason=f"{missing[0]} is not in {tree}; `make inventory` renews the list")
+    return row

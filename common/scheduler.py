@@ -1,0 +1,206 @@
+"""The slots of a screen: one operator at a time on each device, until every planned one has its outcome.
+
+One thread and no callbacks: run() looks at each slot every POLL seconds and moves it one state further.
+
+    idle -> running -> (ending) -> idle            an operator's attempt; see attempts.py, process.py
+                    -> settling -> idle            after a kill or a lack of memory, until the device is clean
+                                -> quarantined     it never became clean, or a process cannot be ended:
+                                                   its operators move to the devices that live
+
+Nothing is waited for without a look at whether it still lives. An interrupt (Ctrl-C, SIGTERM) ends the children and
+leaves their operators without a marker; a second one kills.
+
+Requirements: the standard library.
+"""
+
+import time
+from collections import deque
+from dataclasses import dataclass, field, replace
+
+from common.attempts import read_attempt, start_attempt, tidy_logs
+from common.errors import REFUSED, UserError
+from common.inputs import split_list
+from common.plan import PlannedOp, assign_by_hash
+from common.process import KILL_LIMIT
+from common.retry import MEMORY, Step, decide_next
+from common.settling import Settling
+from common.state import remove_marker, sha256_json, write_marker
+
+POLL = 0.02
+
+
+@dataclass
+class Task:
+    """A planned operator on its way to an outcome. `inputs` as inputs.py lists them; `seconds` spent so far."""
+    row: PlannedOp
+    inputs: dict
+    replay: str = ""
+    step: Step = None
+    attempts: list = field(default_factory=list)
+    not_before: float = 0.0
+    seconds: float = 0.0
+
+
+class Slot:
+    """A device, and the operators that wait for it."""
+
+    def __init__(self, device):
+        self.device, self.queue = device, deque()
+        self.task, self.running, self.settling, self.is_dead = None, None, None, False
+
+    def is_busy(self):
+        return self.running is not None or self.settling is not None
+
+
+class Scheduler:
+    """Runs `tasks` on the devices of `screen`.
+
+    `report` is told what happens (progress.py); `stop()` gives the number of interrupts so far; `save_moves(rows)`
+    is called with the planned rows whose device changed.
+    """
+
+    def __init__(self, screen, tasks, report, stop, save_moves):
+        self._screen, self._report, self._stop, self._save_moves = screen, report, stop, save_moves
+        self._slots = [Slot(device) for device in screen.devices]
+        by_name = {slot.device.name: slot for slot in self._slots}
+        for task in tasks:
+            task.step = Step("run", dtypes=tuple(split_list(screen.environ.get("DTYPES"))))
+            by_name[task.row.device].queue.append(task)
+        self.outcomes = {}
+
+    def run(self):
+        """Until all is done or stopped; self.outcomes then has the status of every operator that got one.
+
+        Whatever is raised (a full disk, a refused environment), no child is left running.
+        """
+        try:
+            while self._advance():
+                time.sleep(POLL)
+        finally:
+            self._end_everything()
+
+    def _advance(self):
+        now, stops = time.monotonic(), self._stop()
+        for slot in self._slots:
+            if slot.settling is not None:
+                self._advance_settling(slot, now, stops)
+            elif slot.running is not None:
+                self._advance_running(slot, now, stops)
+            elif slot.queue and not stops and not slot.is_dead:
+                self._start_next(slot, now)
+        self._report.tick()
+        waiting = not stops and any(slot.queue for slot in self._slots if not slot.is_dead)
+        return waiting or any(slot.is_busy() for slot in self._slots)
+
+    def _start_next(self, slot, now):
+        ready = next((task for task in slot.queue if task.not_before <= now), None)
+        if ready is None:
+            return
+        slot.queue.remove(ready)
+        # An older outcome must not stand for this operator should we be killed from here on.
+        remove_marker(self._screen.op_folder(ready.row))
+        slot.task = ready
+        slot.running = start_attempt(self._screen, ready.row, ready.step, slot.device, ready.replay)
+        self._report.started(slot.device.name, ready.row, slot.running.number)
+
+    def _advance_running(self, slot, now, stops):
+        running = slot.running
+        if stops and running.ended == "exit":
+            running.ended = "interrupted"
+            running.child.end(now)
+        elif stops > 1:
+            running.child.kill(now)
+        elif running.ended == "exit" and now - running.started > self._screen.timeout:
+            running.ended = "timeout"
+            running.child.end(now)
+        if running.child.advance(now):
+            self._finish_attempt(slot, now)
+
+    def _finish_attempt(self, slot, now):
+        task, running = slot.task, slot.running
+        slot.task = slot.running = None
+        task.seconds += now - running.started
+        self._report.freed(slot.device.name)
+        attempt = read_attempt(running)
+        tidy_logs(running.folder.parent)
+        if attempt is not None:
+            task.attempts.append(attempt)
+            self._follow(slot, task, attempt, now)
+        if running.child.stuck:
+            self._quarantine(slot, f"process {running.child.stuck[0]} of {task.row.name} cannot be ended "
+                                   f"(survived KILL for {KILL_LIMIT:.0f} s)", is_stuck=True)
+        elif running.ended == "timeout" or (attempt and attempt.infrastructure == MEMORY):
+            if not slot.device.is_host:
+                slot.settling = Settling(self._screen, slot.device)
+
+    def _follow(self, slot, task, attempt, now):
+        """Finish the operator or queue its next attempt."""
+        step = decide_next(task.attempts, self._screen.retries)
+        if step.kind == "finish":
+            self._write_outcome(slot, task, step.attempt)
+            return
+        task.step = step
+        task.not_before = now + (self._screen.pause if step.pause else 0)
+        why = f"dtypes -> {','.join(step.dtypes) or 'its own'}" if step.fallback != attempt.fallback else "again"
+        self._report.note(f"{task.row.name}: attempt {attempt.number} {attempt.status}: {attempt.reason}; {why}")
+        target = self._other_slot(slot) if step.elsewhere else slot
+        if target is not slot:
+            self._move([task], target)
+        else:
+            slot.queue.appendleft(task)
+
+    def _write_outcome(self, slot, task, attempt):
+        write_marker(self._screen.op_folder(task.row), attempt.status, sha256_json(task.inputs), inputs=task.inputs,
+                     attempt=attempt.number, fallback=attempt.fallback, reason=attempt.reason,
+                     signature=attempt.signature, seconds=round(task.seconds, 1), device=slot.device.name,
+                     timeout=self._screen.timeout)
+        self.outcomes[task.row.key] = attempt.status
+        self._report.ended(slot.device.name, task.row, attempt, task.seconds)
+
+    def _advance_settling(self, slot, now, stops):
+        answer = "clean" if stops else slot.settling.advance(now)
+        if answer is None:
+            return
+        slot.settling.close()
+        slot.settling = None
+        if answer == "dirty":
+            self._quarantine(slot, "its memory is not freed", is_stuck=False)
+
+    def _quarantine(self, slot, why, is_stuck):
+        """Take a device out and move its operators. The last one is kept if it can still be used."""
+        live = [each for each in self._slots if not each.is_dead and each is not slot]
+        if not live and not is_stuck:
+            self._report.note(f"device {slot.device.name}: {why}; it is the last one, so it is used all the same")
+            return
+        slot.is_dead = True
+        self._report.note(f"device {slot.device.name}: {why}; it gets no more operators")
+        if not live:
+            raise UserError(f"device {slot.device.name}: {why}; no device is left. Mend it and start again: what is "
+                            f"complete is kept", REFUSED)
+        tasks = list(slot.queue)
+        slot.queue.clear()
+        rows = assign_by_hash([task.row for task in tasks], [each.device for each in live])
+        for task, row in zip(tasks, rows):
+            self._move([task], next(each for each in live if each.device.name == row.device))
+
+    def _other_slot(self, slot):
+        """The live slot with the least to do other than `slot`, or `slot` if there is none."""
+        others = [each for each in self._slots if each is not slot and not each.is_dead]
+        return min(others, key=lambda each: len(each.queue), default=slot)
+
+    def _move(self, tasks, target):
+        for task in tasks:
+            task.row = replace(task.row, device=target.device.name)
+            target.queue.append(task)
+        self._save_moves([task.row for task in tasks])
+
+    def _end_everything(self):
+        """After an error: TERM to all at once, so that their graces run side by side, then wait."""
+        for slot in self._slots:
+            if slot.settling is not None:
+                slot.settling.close()
+            if slot.running is not None:
+                slot.running.child.end(time.monotonic())
+        for slot in self._slots:
+            while slot.running is not None and not slot.running.child.advance(time.monotonic()):
+                time.sleep(POLL)

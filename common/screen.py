@@ -1,0 +1,156 @@
+"""A screen's directory: which one a call means, what it records of itself.
+
+    runs/screen-20261130T062900Z/
+      screen.json     {"schema": 1, "run_id": ..., "created": ..., "repos": ..., "knobs": ..., "devices": ..., "versions": ...}
+      screen.lock     held while a driver works here: {"pid": ..., "host": ..., "started": ...}
+      plan.csv        see plan.py
+      <repo>/<op>/    .complete, attempts/
+    runs/latest-screen   link to the newest
+    runs/.cache/         compile and tuner caches, one per device; they outlive a screen
+
+Requirements: the standard library.
+"""
+
+import datetime
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import UserError
+from common.inputs import KNOBS
+from common.state import (SCHEMA, claim_directory, link_latest, read_json, read_marker, sha256_json, utc_now, utc_stamp,
+                          write_json_atomic)
+
+# Two calls with the same of these mean the same screen. TIMEOUT, RETRIES and SHARD only say how it is driven.
+SELECTION = ("OPS", "MATCH", "DEVICES", "SHAPES", "REPLAY_ROOT", "HOST_TARGET", *KNOBS)
+RECORDED = (*SELECTION, "TIMEOUT", "RETRIES", "SHARD")
+LATEST = "latest-screen"
+# Above: a nightly job that starts a minute early must not find yesterday's results and stop.
+CONTINUE_HOURS = 12
+
+
+@dataclass(frozen=True)
+class Screen:
+    """What the parts of a driver need to know of the screen that they work on."""
+    run: Path
+    run_id: str
+    environ: dict
+    python: str             # of the children
+    run_pytest: str
+    trees: dict             # {repo: tree}
+    devices: list
+    timeout: float          # seconds for one attempt
+    retries: int
+    grace: float            # seconds from TERM to KILL
+    pause: float            # seconds before infrastructure is tried again
+    caches: Path
+
+    def op_folder(self, row):
+        """<run>/<repo>/<op> of a planned row."""
+        return self.run / row.repo / row.op
+
+
+def choose_run(environ, runs, trees):
+    """(directory, "continued" | "new" | "named", why): which screen a call means. Makes nothing.
+
+    With RUN that directory. Else runs/latest-screen if it has the same selection and is less than CONTINUE_HOURS old
+    (a second `make screen` goes on where the first stopped, a nightly one starts anew), else a new directory.
+    """
+    if environ.get("RUN"):
+        return _check_run(Path(environ["RUN"]))
+    new = Path(runs) / f"screen-{utc_stamp()}"
+    latest = Path(runs) / LATEST
+    facts = read_json(latest / "screen.json")
+    if facts is None:
+        return new, "new", "there is no earlier screen"
+    name = latest.resolve().name
+    if environ.get("FRESH", "0") not in ("", "0"):
+        return new, "new", "FRESH=1"
+    changed = [knob for knob in SELECTION if facts["knobs"].get(knob, "") != environ.get(knob, "")]
+    if changed or {repo: str(tree) for repo, tree in trees.items()} != _trees_of(facts):
+        return new, "new", f"{name} has another selection ({', '.join(changed) or 'other trees'}); RUN={shorten(runs)}/{name} goes on there"
+    hours = _age_hours(facts["created"])
+    if hours >= CONTINUE_HOURS:
+        return new, "new", f"{name} is {hours:.0f} hours old; RUN={shorten(runs)}/{name} goes on there"
+    return latest.resolve(), "continued", f"same selection, {hours:.1f} hours old; FRESH=1 starts a new one"
+
+
+def shorten(path):
+    """`path` as a person would type it here: relative if it is below the working directory."""
+    path = Path(path).absolute()
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def make_run(path, kind):
+    """The directory of a screen, made if need be. A new one that another call just took gets a -2, -3, ..."""
+    if kind == "new":
+        return claim_directory(path)
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def record_screen(run, environ, tree_facts, devices, versions):
+    """Write screen.json; a continued screen keeps its run id and date. Returns (its content, the changed knobs)."""
+    old = read_json(run / "screen.json") or {}
+    knobs = {name: environ.get(name, "") for name in RECORDED}
+    facts = {"schema": SCHEMA, "run_id": old.get("run_id") or uuid.uuid4().hex, "created": old.get("created") or utc_now(),
+             "repos": tree_facts, "knobs": knobs, "devices": [device.name for device in devices], "versions": versions,
+             "vendor": devices[0].vendor}
+    write_json_atomic(run / "screen.json", facts)
+    return facts, [name for name in RECORDED if old and old["knobs"].get(name, "") != knobs[name]]
+
+
+def mark_latest(run):
+    """Let latest-screen beside `run` point at it."""
+    link_latest(run.parent / LATEST, run)
+
+
+def judge_marker(folder, inputs, timeout):
+    """(marker, why it is stale): the `.complete` of `folder` if there is one, and None if it still holds.
+
+    `inputs` as inputs.py lists them; `timeout` in seconds: a larger one gives what was too slow another chance.
+    """
+    marker = read_marker(folder)
+    if marker is None:
+        return None, None
+    if marker.get("inputs_sha256") != sha256_json(inputs):
+        before = marker.get("inputs") or {}
+        changed = [name for name, digest in inputs.items() if before.get(name) != digest]
+        return marker, f"changed: {', '.join(changed) or 'the marker itself'}"
+    if marker["status"] == "timeout" and marker.get("timeout", 0) < timeout:
+        return marker, f"its time limit was {marker.get('timeout', 0):.0f} s"
+    return marker, None
+
+
+def find_replay(root, row):
+    """The attempt of `row` that counted in the screen `root`, or "" if it has none there."""
+    folder = Path(root) / row.repo / row.op
+    marker = read_marker(folder)
+    attempt = folder / "attempts" / str(marker["attempt"]) if marker else None
+    return str(attempt.resolve()) if attempt and attempt.is_dir() else ""
+
+
+def check_replay_root(path):
+    """UserError if `path` is no screen."""
+    if not (Path(path) / "screen.json").is_file():
+        raise UserError(f"REPLAY_ROOT: {path}: is no screen (no screen.json); name one, as runs/latest-screen")
+
+
+def _check_run(path):
+    if not path.exists():
+        return path, "named", "new, named by RUN"
+    if not path.is_dir():
+        raise UserError(f"RUN: {path}: is no directory; name another")
+    others = {entry.name for entry in path.iterdir()} - {"screen.lock"}
+    if others and not (path / "screen.json").is_file():
+        raise UserError(f"RUN: {path}: is not empty and no screen (no screen.json); name another directory")
+    return path.resolve(), "named", "named by RUN"
+
+
+def _trees_of(facts):
+    return {repo: each["tree"] for repo, each in facts["repos"].items()}
+
+
+def _age_hours(created):
+    start = datetime.datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc)
+    return (datetime.datetime.now(datetime.timezone.utc) - start).total_seconds() / 3600

@@ -1,0 +1,279 @@
+#!/usr/bin/env python3
+"""run_batch.py - a screen: every operator's benchmark, each in its own process, across the devices of this host.
+
+USAGE    run_batch.py [--run DIR] [--ops a,b] [--match REGEX] [--devices 6,7] [--dtypes float16,...] [--level L]
+                      [--mode M] [--shapes FILE] [--timeout S] [--retries N] [--shard hash|balanced]
+                      [--replay-root RUN] [--fresh] [--dry-run]
+         Every option's default is the environment variable of the same name (OPS, DEVICES, REPLAY_ROOT, ...).
+INPUT    ops/inventory_<repo>.csv minus ops/dismiss.csv; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or the sample tree.
+         All knobs of run_pytest.sh (TIMER, USE_FLAGTUNE, WARMUP_MS, ...) go through to it from the environment.
+OUTPUT   runs/screen-<UTC stamp>/: screen.json, plan.csv, <repo>/<op>/{.complete,attempts/N/}, summary.csv, summary.md.
+         One line per operator; on a terminal a bar with the time left:
+           [ 3/29] ok        samples/abs                 9.1 s  device host:0
+WHICH    RUN=DIR: that screen, continued if it is there (operators that it has beyond OPS keep their results).
+         Without RUN: runs/latest-screen if it has the same selection of operators, devices and knobs and is less than
+         12 hours old, else a new one. So a second `make screen` goes on where the first one stopped, and a nightly one
+         starts anew. --fresh (FRESH=1) always starts a new one; the first line says which it is and why.
+RESUME   An operator with a .complete marker is not run again as long as its inputs are the same: nodes, benchmark
+         files, knobs, shapes, upstream commit and changes, versions, run_pytest.sh, plugins. A stale one is, and said.
+DEVICES  As written: 6,7 or UUIDs or MIG ids or host:0,host:1. A child sees exactly one. Without DEVICES those of the
+         caller's own variable (CUDA_VISIBLE_DEVICES, ...), else all; where torch sees none, the host device.
+OTHER    PYTHON       of the children (.venv/bin/python beside this script, else this one)
+         RUNS         where screens go (runs)          OPS_DIR  the inventories (ops)      RUN_PYTEST  (run_pytest.sh)
+         GRACE_S      seconds from TERM to KILL (15)   RETRY_PAUSE_S  before infrastructure is tried again (10)
+EXIT     0 all ok, skipped or dismissed; 1 an operator is none of these; 2 usage; 3 the environment was refused (a device
+         that does not exist, a second screen in the directory, a full disk); 130 interrupted: go on with the same call.
+REQUIRES Python 3.10, Linux; rich for the bar. No torch here: only the children import it.
+LIMITS   One host. Timings need devices that nobody else uses; that is not checked here.
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+from common import inputs, plan, screen as screens
+from common.devices import select_devices
+from common.errors import BAD_RESULT, DONE, INTERRUPTED, UserError, run_main
+from common.outcome import GOOD_STATUSES
+from common.process import end_tagged
+from common.progress import Progress
+from common.scheduler import Scheduler, Task
+from common.state import hold_lock
+from common.trees import ROOT, find_trees
+
+NUMBERS = {"TIMEOUT": 1800.0, "RETRIES": 2, "GRACE_S": 15.0, "RETRY_PAUSE_S": 10.0}
+
+
+def main(argv):
+    environ, dry_run = read_options(argv)
+    interrupts = Interrupts()
+    numbers = {name: read_number(environ, name, default) for name, default in NUMBERS.items()}
+    inputs.check_knobs(environ)
+    inputs.check_choice("SHARD", environ.setdefault("SHARD", "hash"), plan.SHARDS)
+    trees = find_trees(environ)
+    if environ.get("SHAPES"):
+        environ["SHAPES"] = os.path.abspath(environ["SHAPES"])
+        if problem := inputs.find_shape_problem(environ["SHAPES"], trees):
+            print(f"run_batch.py: warning: {problem}", file=sys.stderr)
+    if environ.get("REPLAY_ROOT"):
+        screens.check_replay_root(environ["REPLAY_ROOT"])
+    ops_dir = Path(environ.get("OPS_DIR") or ROOT / "ops")
+    ops = plan.read_inventories(trees, ops_dir)
+    planned = plan.plan_ops(ops, trees, environ, ops_dir / "dismiss.csv")
+    python = find_python(environ)
+    run_pytest = find_run_pytest(environ)
+    versions = inputs.read_versions(python, environ)
+    devices = select_devices(environ, python)
+    runs = Path(environ.get("RUNS") or ROOT / "runs")
+    run, kind, why = screens.choose_run(environ, runs, trees)
+
+    def open_screen(run, run_id):
+        return screens.Screen(
+            run=run, run_id=run_id, environ=environ, python=python, run_pytest=run_pytest, trees=trees, devices=devices,
+            timeout=numbers["TIMEOUT"], retries=int(numbers["RETRIES"]), grace=numbers["GRACE_S"],
+            pause=numbers["RETRY_PAUSE_S"], caches=run.parent / ".cache")
+
+    tree_facts = {repo: inputs.describe_tree(tree) for repo, tree in trees.items()}
+    if dry_run:
+        screen = open_screen(run, "")
+        rows = assign_devices(planned, screen)
+        print_plan(rows, screen, *judge_ops(rows, screen, versions, tree_facts), why)
+        return DONE
+    run = screens.make_run(run, kind)
+    with hold_lock(run / "screen.lock", "the screen"):
+        facts, changed = screens.record_screen(run, environ, tree_facts, devices, versions)
+        screen = open_screen(run, facts["run_id"])
+        say_start(screen, kind, why, changed)
+        end_leftovers(screen)
+        rows = assign_devices(planned, screen)
+        plan.write_plan(run / "plan.csv", plan.keep_earlier_rows(rows, plan.read_plan(run / "plan.csv"), ops))
+        screens.mark_latest(run)
+        tasks, done = judge_ops(rows, screen, versions, tree_facts)
+        outcomes = {**done, **run_tasks(screen, tasks, done, interrupts)}
+        return finish(screen, rows, outcomes, interrupts)
+
+
+# ---- options
+
+def read_options(argv):
+    """(environment of this screen: the caller's with the options set into it, is it a dry run)."""
+    parser = argparse.ArgumentParser(prog="run_batch.py", usage="run_batch.py [OPTION ...]", description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    options = {
+        "run": "DIR: the screen to start or to continue", "ops": "a,b or repo/a: only these operators",
+        "match": "REGEX: only operators whose name it finds", "devices": "6,7: devices, in the caller's own names",
+        "dtypes": f"of {','.join(inputs.DTYPES)}; default: each operator's own",
+        "level": "core or comprehensive", "mode": "kernel, operator, wrapper or cudagraph",
+        "shapes": "FILE: shapes in place of upstream's core_shapes.yaml",
+        "timeout": "seconds for one attempt (1800)", "retries": "repetitions after a failure that may pass (2)",
+        "shard": "hash: an operator always meets the same device; balanced: by the last screen's durations",
+        "replay_root": "RUN: replay the tuner's choices recorded in that screen"}
+    for name, text in options.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper().rpartition("_")[2], help=text)
+    parser.add_argument("--fresh", action="store_const", const="1", help="start a new screen whatever there is")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and make nothing")
+    given = vars(parser.parse_args(argv))
+    dry_run = given.pop("dry_run")
+    return {**os.environ, **{name.upper(): value for name, value in given.items() if value is not None}}, dry_run
+
+
+def read_number(environ, name, default):
+    """The non-negative number in variable `name`."""
+    text = environ.get(name) or str(default)
+    try:
+        number = type(default)(text)
+    except ValueError:
+        number = -1
+    if number < 0 or (name == "TIMEOUT" and number == 0):
+        kind = "whole number" if isinstance(default, int) else "number of seconds"
+        raise UserError(f"{name}: {text}: is no {kind}; give one, as {name}={default:.0f}")
+    environ[name] = text
+    return number
+
+
+def find_python(environ):
+    """The Python of the children: PYTHON, the environment beside this script, or this one."""
+    own = ROOT / ".venv" / "bin" / "python"
+    return environ.get("PYTHON") or (str(own) if own.exists() else sys.executable)
+
+
+def find_run_pytest(environ):
+    """run_pytest.sh, or the script that RUN_PYTEST names in its place."""
+    path = Path(environ.get("RUN_PYTEST") or ROOT / "run_pytest.sh").absolute()
+    if not os.access(path, os.X_OK) or not path.is_file():
+        raise UserError(f"RUN_PYTEST: {path}: is no executable file; `chmod +x` it or name another")
+    return str(path)
+
+
+# ---- what to run
+
+def assign_devices(planned, screen):
+    """The planned rows with a device each."""
+    if screen.environ["SHARD"] == "hash":
+        return plan.assign_by_hash(planned, screen.devices)
+    seconds = plan.read_durations(screen.run.parent, exclude=screen.run)
+    return plan.assign_balanced(planned, screen.devices, seconds, plan.read_plan(screen.run / "plan.csv"))
+
+
+def judge_ops(rows, screen, versions, tree_facts):
+    """(tasks to run, {key: status} of what is complete). A stale marker is said."""
+    common = inputs.list_screen_inputs(screen.environ, screen.run_pytest, versions, screen.devices[0].vendor)
+    shared = {repo: inputs.digest_shared(tree) for repo, tree in screen.trees.items()}
+    tasks, done, stale = [], {}, Counter()
+    for row in rows:
+        if row.status != plan.PLANNED:
+            done[row.key] = row.status
+            continue
+        replay = screens.find_replay(screen.environ["REPLAY_ROOT"], row) if screen.environ.get("REPLAY_ROOT") else ""
+        wanted = inputs.list_op_inputs(common, screen.trees[row.repo], tree_facts[row.repo], shared[row.repo], row.nodes,
+                                       replay)
+        marker, why_stale = screens.judge_marker(screen.op_folder(row), wanted, screen.timeout)
+        if marker and not why_stale:
+            done[row.key] = marker["status"]
+        else:
+            tasks.append(Task(row, wanted, replay))
+            stale[why_stale] += marker is not None
+    for why, count in stale.items():
+        if count:
+            print(f"stale: {count} complete operator{'s' if count > 1 else ''} again ({why})")
+    return tasks, done
+
+
+def end_leftovers(screen):
+    """End what an earlier driver of this screen left running because it was killed."""
+    for pid, command in end_tagged(screen.run_id).items():
+        print(f"left by an earlier driver of this screen, ended: {pid} {command}")
+
+
+def run_tasks(screen, tasks, done, interrupts):
+    """{key: status} of those of `tasks` that got an outcome."""
+    def save_moves(moved):
+        rows = {each.key: each for each in moved}
+        path = screen.run / "plan.csv"
+        plan.write_plan(path, [rows.get(each.key, each) for each in plan.read_plan(path)])
+
+    resumed = sum(status not in (plan.DISMISSED, plan.NOT_FOUND) for status in done.values())
+    if resumed:
+        print(f"resumed: {resumed} of {resumed + len(tasks)} operators are complete", flush=True)
+    report = Progress(resumed + len(tasks), resumed)
+    scheduler = Scheduler(screen, tasks, report, lambda: interrupts.count, save_moves)
+    try:
+        with interrupts:
+            scheduler.run()
+    finally:
+        report.close()
+    return scheduler.outcomes
+
+
+# ---- telling
+
+def say_start(screen, kind, why, changed):
+    """The first lines: which screen, where, on what."""
+    print(f"screen: {screens.shorten(screen.run)} ({why if kind == 'named' else f'{kind}: {why}'})")
+    for repo, tree in screen.trees.items():
+        print(f"tree: {repo} {tree}" + (" (no FlagGems checkout given: FLAGGEMS_DIR)" if repo == "samples" else ""))
+    names = ", ".join(device.name for device in screen.devices)
+    if screen.devices[0].is_host:
+        print(f"devices: {names} (host device: compiled for a GPU, executed on the CPU; its times mean nothing)")
+    else:
+        print(f"devices: {names} ({screen.devices[0].vendor})")
+    if changed:
+        print(f"changed since this screen was started: {', '.join(changed)}")
+    sys.stdout.flush()
+
+
+def print_plan(rows, screen, tasks, done, why):
+    """The plan as a table: what would run where, and what would not."""
+    to_run = {task.row.key for task in tasks}
+    print(f"would use {screens.shorten(screen.run)} ({why})")
+    table = [("repo/op", "device", "what", "nodes")]
+    for row in rows:
+        what = "run" if row.key in to_run else row.status if row.status != plan.PLANNED else f"complete ({done[row.key]})"
+        table.append((row.name, row.device or "-", what, row.reason or " ".join(row.nodes)))
+    widths = [max(len(line[column]) for line in table) for column in range(3)]
+    for line in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)) + f"  {line[3]}")
+    print(f"{len(to_run)} of {len(rows)} to run on {len(screen.devices)} devices")
+
+
+def finish(screen, rows, outcomes, interrupts):
+    """Write the summary, say the counts; return the exit status."""
+    sys.stdout.flush()
+    code = subprocess.run([sys.executable, ROOT / "batch_summary.py", screens.shorten(screen.run)], check=False).returncode
+    counts = Counter(outcomes.get(row.key, "interrupted") for row in rows)
+    print(f"screen: {screens.shorten(screen.run)}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
+    if interrupts.count:
+        print("interrupted: the same call goes on from here", file=sys.stderr)
+        return INTERRUPTED
+    if code not in (DONE, BAD_RESULT):
+        return code
+    return DONE if set(counts) <= set(GOOD_STATUSES) else BAD_RESULT
+
+
+class Interrupts:
+    """Ctrl-C, SIGTERM and a lost terminal. Inside `with` they are counted, before and after they raise."""
+
+    def __init__(self):
+        self.count, self._counting = 0, False
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:     # nohup, and shells' background jobs
+                signal.signal(number, self._receive)
+
+    def __enter__(self):
+        self._counting = True
+
+    def __exit__(self, *_):
+        self._counting = False
+
+    def _receive(self, *_):
+        self.count += 1
+        if not self._counting:
+            raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    run_main(main)

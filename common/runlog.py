@@ -269,11 +269,13 @@ class _Reader:
                 self.log.notes.append(f"a row outside of a table is left out: {line[:80]}")
             return False
         detail = line[end:].strip()
-        while not is_unended and detail and not _is_closed(detail) and self._next_continues(detail):
+        is_closed = _is_closed(detail)
+        while not is_closed and not is_unended and self._next_continues(detail):
             is_unended = self.position in self.unended
             detail += "\n" + self.lines[self.position]
             self.position += 1
-        if is_unended or not detail or not _is_closed(detail) or len(cells) < len(FIXED):
+            is_closed = _is_closed(detail)
+        if is_unended or not is_closed or not detail or len(cells) < len(FIXED):
             self._add_cut_row(detail)
         else:
             self._add_table_row(line.split(" ", 1)[0], cells, detail)

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""batch_summary.py - the logs of a screen, as one table.
+
+USAGE   batch_summary.py RUN [--out DIR] [--quiet]
+        batch_summary.py runs/latest-screen              summary.csv, summary.md, report.html into the run itself
+        batch_summary.py runs/sealed --out /tmp/again    of a run that must not be written to
+INPUT   A screen (RUN/plan.csv, RUN/<repo>/<op>/.complete, .../attempts/<n>/run.log), finished or not;
+        or any directory with run.log files below it, made by hand with run_pytest.sh.
+OUTPUT  summary.csv    one row per op, dtype, mode and shape; one row for an op that has no table:
+          schema,repo,op,status,dtype,mode,level,timer,cache,shape,latency_base_ms,latency_ms,speedup,...
+          1,main,abs,ok,float16,kernel,core,do_bench,cold,"[torch.Size([64, 64])]",0.0061,0.0067,0.91,...
+          1,main,foo,skipped,,kernel,core,do_bench,cold,,,,,...,needs SM90
+        summary.md     the table of the terminal, for a note
+        report.html    the same as one page: filter, sort, a link to each run.log
+        stdout         that table:
+          repo  op   status   dtype    measured how               rows  bad rows  geomean speedup  of rows ...
+          main  abs  ok       float16  kernel core do_bench cold     5                      0.974        5 ...
+EXIT    0 every op is ok, skipped or dismissed; 1 some op is not; 2 usage; 3 the output cannot be written;
+        4 the plan and the results do not belong together: every planned op has rows and no other has
+REQUIREMENTS  Python 3.10, rich. No torch.  OVERHEAD  about 2 s for 1,000 logs with 50,000 rows.
+LIMITS  The whole summary is held in memory. Each file is replaced as a whole, the three are not one step.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+from common.errors import BAD_RESULT, DONE, INTEGRITY, UserError, run_main
+from common.figures import format_summary_csv, group_rows, list_summary_rows
+from common.report import format_html, format_markdown, list_bad_results, print_table
+from common.results import read_run
+from common.state import write_text_atomic
+
+
+def main(argv):
+    """Summarise the run named in `argv`; returns the exit status."""
+    arguments = parse_arguments(argv)
+    run = read_run(arguments.run, warn)
+    rows = list_summary_rows(run.results)
+    check_every_op_reported(run, rows)
+    groups = group_rows(run.results)
+    directory = prepare_output(arguments.out or arguments.run)
+    write_text_atomic(directory / "summary.csv", format_summary_csv(rows))
+    write_text_atomic(directory / "summary.md", format_markdown(run, groups))
+    write_text_atomic(directory / "report.html", format_html(run, groups, directory))
+    if not arguments.quiet:
+        print_table(run, groups, sys.stdout)
+        print(f"summary: {directory / 'summary.csv'}")
+    return BAD_RESULT if list_bad_results(run.results) else DONE
+
+
+def parse_arguments(argv):
+    """argparse's namespace: run, out, quiet."""
+    parser = argparse.ArgumentParser(prog="batch_summary.py", description="The logs of a screen, as one table.",
+                                     epilog="Exit status: 0 all good, 1 some op is not, 2 usage, 3 cannot write, "
+                                            "4 plan and results do not belong together.")
+    parser.add_argument("run", metavar="RUN", type=Path, help="directory of a screen, or of runs made by hand")
+    parser.add_argument("--out", metavar="DIR", type=Path, help="write there instead of into RUN (made if missing)")
+    parser.add_argument("--quiet", action="store_true", help="print no table")
+    return parser.parse_args(argv)
+
+
+def check_every_op_reported(run, rows):
+    """UserError (integrity) unless the ops of `rows` are those of `run`: planned = reported, always."""
+    planned, reported = {result.key for result in run.results}, {row[1:3] for row in rows}
+    if planned != reported:
+        names = ", ".join("/".join(key) for key in sorted(planned ^ reported))
+        raise UserError(f"{run.name}: planned and reported ops differ: {names}; this is a defect of batch_summary.py, "
+                        "keep the run and report it", INTEGRITY)
+
+
+def prepare_output(directory):
+    """Make `directory` where it lacks and return it."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise UserError(f"--out: {directory}: is no directory; give another place") from None
+    return directory
+
+
+def warn(text):
+    """One line on stderr about something that could not be read."""
+    print(f"batch_summary.py: warning: {text}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    run_main(main)

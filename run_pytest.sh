@@ -106,7 +106,8 @@ choose_python() {
     local mend="give another: PYTHON=/path/to/python, or let \`make setup\` make one"
     if [ -z "$PYTHON" ] && [ -x "$ROOT/.venv/bin/python" ]; then PYTHON=$ROOT/.venv/bin/python; fi
     : "${PYTHON:=python3}"
-    PYTHON=$(command -v "$PYTHON") || die 3 "PYTHON: $PYTHON: not found; $mend"
+    command -v "$PYTHON" > /dev/null || die 3 "PYTHON: $PYTHON: not found; $mend"
+    PYTHON=$(command -v "$PYTHON")
     [[ $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON
     "$PYTHON" -c 'import sys, importlib.util as u; sys.exit(u.find_spec("pytest") is None)' ||
         die 3 "PYTHON: $PYTHON: has no pytest; $mend"
@@ -134,6 +135,7 @@ check_knobs() {
     check_choice FALLBACK '' subset own
     check_choice SITE_PLUGINS 0 1
     check_number ATTEMPT KILL_AFTER_S
+    DTYPES=${DTYPES//[[:space:]]/}
     for dtype in ${DTYPES//,/ }; do
         [[ $dtype =~ ^(float(16|32|64|8_e[a-z0-9]+)|bfloat16|u?int(8|16|32|64)|bool|complex(64|128)|cfloat)$ ]] ||
             die 2 "DTYPES: $dtype: is no torch dtype; give a comma list, as float16,bfloat16"
@@ -225,23 +227,33 @@ print_end() { # STATUS
         "$1" "$(date +%Y-%m-%dT%H:%M:%SZ)" "$SECONDS"
 }
 
-strip_codes() { # OSC, other strings, CSI, two-character escapes; what a progress bar overwrote; control characters
-    sed -u -E -e 's#\x1b\][^\x07\x1b]*(\x07|\x1b\\)?##g' -e 's#\x1b[PX^_][^\x1b]*(\x1b\\)?##g' \
+strip_codes() { # stdin -> stdout without OSC and other strings, CSI, two-character escapes, what a progress bar
+    # overwrote, and control characters
+    exec sed -u -E -e 's#\x1b\][^\x07\x1b]*(\x07|\x1b\\)?##g' -e 's#\x1b[PX^_][^\x1b]*(\x1b\\)?##g' \
         -e 's#\x1b\[[0-?]*[ -/]*[@-~]##g' -e 's#\x1b[ -/]*[0-~]##g' \
         -e 's#\r+$##' -e 's#.*\r##' -e 's#[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]##g' -e 's#\x00##g'
 }
 
 write_log() { # stdin -> stdout and run.log. A reader that goes away (`| head`) does not cost the log.
-    tee -p -a "$RUN_DIR/run.log" || die 3 "$RUN_DIR/run.log: cannot be written; free some space and run again"
+    tee -p -a "$RUN_DIR/run.log"
 }
 
-copy_output() { # stdin -> stdout and, stripped, run.log
-    trap '' HUP INT TERM # it ends when pytest has closed the pipe, not before
+fail_log() { die 3 "$RUN_DIR/run.log: was not written to its end; free some space and run again"; }
+
+outlive() { trap '' HUP INT TERM; } # for what must end when pytest has closed the pipe, not before
+
+open_log() { # fd 4 -> stdout and, stripped, run.log; sets first and last, the processes at both ends
     if [ -n "${FORCE_COLOR:-}" ]; then
-        { tee -p /dev/fd/4 4>&1 >&3 | strip_codes >> "$RUN_DIR/run.log"; } 3>&1
+        exec 5> >(outlive; (strip_codes >> "$RUN_DIR/run.log") || kill -USR1 $$)
+        last=$!
+        exec 4> >(outlive; exec tee -p /dev/fd/5)
     else
-        strip_codes | write_log
+        exec 5> >(outlive; write_log || kill -USR1 $$)
+        last=$!
+        exec 4> >(outlive; strip_codes >&5)
     fi
+    first=$!
+    exec 5>&-
 }
 
 build_arguments() { # sets ARGS
@@ -266,8 +278,8 @@ export_environment() {
     export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR USE_FLAGTUNE DEVICE HOST_MODE
     [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
     unset PYTEST_ADDOPTS PYTEST_PLUGINS # a second, unseen channel; PYTEST_EXTRA is the one
-    if [ -n "$HOST_TARGET" ]; then export HOST_TARGET; else unset HOST_TARGET; fi
-    if [ -n "$REPLAY_FROM" ]; then export REPLAY_FROM; else unset REPLAY_FROM; fi
+    if [ -n "$HOST_TARGET" ]; then export HOST_TARGET; else export -n HOST_TARGET; fi
+    if [ -n "$REPLAY_FROM" ]; then export REPLAY_FROM; else export -n REPLAY_FROM; fi
     if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then export FORCE_COLOR=1; fi
 }
 
@@ -295,23 +307,26 @@ stop() { # SIGNAL-NUMBER: end pytest, by force in the end
 }
 
 run_pytest() { # sets status, and caught if a signal arrived
-    exec 4> >(copy_output)
-    local copier=$!
+    local trapped=1 log_failed=0 first last
+    trap 'trapped=1 log_failed=1' USR1
+    open_log
     cd "$RUN_DIR" # upstream's conftest.py writes its files to the working directory
     "$PYTHON" -c "$LAUNCH" $$ "${ARGS[@]}" >&4 2>&1 4>&- &
     pytest_pid=$!
-    trap 'stop 1' HUP
-    trap 'stop 2' INT
-    trap 'stop 15' TERM
+    trap 'trapped=1; stop 1' HUP
+    trap 'trapped=1; stop 2' INT
+    trap 'trapped=1; stop 15' TERM
     exec 4>&-
-    status=0
-    wait "$pytest_pid" || status=$?
-    while kill -0 "$pytest_pid" 2>/dev/null; do wait "$pytest_pid" || status=$?; done
-    if await_end "$copier"; then
-        wait "$copier" || die 3 "$RUN_DIR/run.log: was not written to its end; free some space and run again"
-    else # not worth a time limit: the tests are done
-        echo "run_pytest.sh: a process that the tests left behind still holds their output" | write_log
+    while [ "$trapped" -eq 1 ]; do # a trap ends `wait` before pytest has ended
+        trapped=0 status=0
+        wait "$pytest_pid" || status=$?
+    done
+    if ! await_end "$first"; then # not worth a time limit: the tests are done
+        kill -KILL "$first"
+        echo "run_pytest.sh: a process that the tests left behind still held their output" | write_log || fail_log
     fi
+    await_end "$last" || log_failed=1
+    [ "$log_failed" -eq 0 ] || fail_log
 }
 
 case ${1:-} in
@@ -330,9 +345,9 @@ build_arguments
 claim_run_dir
 echo "run directory: $RUN_DIR"
 SECONDS=0
-print_begin | write_log
+print_begin | write_log || fail_log
 run_pytest
-print_end "$status" | write_log
+print_end "$status" | write_log || fail_log
 [ "$caught" -eq 0 ] || exit $((128 + caught))
 if [ "$status" -le 128 ]; then
     printf '{"schema": 1, "pytest_exit": %d}\n' "$status" > "$RUN_DIR/exit.json.tmp"

@@ -134,6 +134,7 @@ class TableReporter:
 
     def watch_run(self, run):
         def run_and_rescue(bench, *args, **kwargs):
+            __tracebackhide__ = True
             if self.record is not None:  # a subclass's run() that calls the base class's
                 return run(bench, *args, **kwargs)
             record = self.record = RunRecord()

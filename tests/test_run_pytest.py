@@ -1,0 +1,444 @@
+"""run_pytest.sh through its command line, on a stub tree (fast), and once on the sample tree with the host device."""
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from common.runlog import parse_runlog
+from stub_tree import ROOT, add_benchmark, make_env, make_tree, run_script, script_command
+
+PASSES = """
+@pytest.mark.one
+def test_one():
+    make("one").run()
+"""
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return make_tree(tmp_path / "tree")
+
+
+def read_log(run_dir):
+    return (run_dir / "run.log").read_text()
+
+
+def list_processes(word):
+    """Command lines of live processes that hold `word` in their arguments or environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+                state = (entry / "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue
+            if word.encode() in text and state != "Z":
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+    return found
+
+
+def wait_for(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.05)
+
+
+# What a run leaves behind ---------------------------------------------------------------------------------------
+
+
+def test_run_writes_banner_log_status_and_outcomes(tree):
+    node = add_benchmark(tree, "one", PASSES) + "::test_one"
+    ended = run_script(tree, "one", node, DTYPES="float16, float32", ATTEMPT=2, FALLBACK="subset")
+    run = tree / "run"
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    first, rest = ended.stdout.split("\n", 1)
+    assert first == f"run directory: {run}"
+    assert rest == read_log(run)
+    log = parse_runlog(run / "run.log")
+    expected = {
+        "schema": "1", "repo": "main", "op": "one", "tree": str(tree), "commit": "unknown", "nodes": node,
+        "dtypes": "float16,float32", "level": "core", "mode": "kernel", "timer": "do_bench", "cache": "cold",
+        "shapes": "", "device": "0", "attempt": "2", "fallback": "subset", "use_flagtune": "0", "host_target": "",
+        "warmup_ms": "1000", "iter_ms": "100",
+    }  # fmt: skip
+    assert {key: log.header.get(key) for key in expected} == expected
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", log.header["started"])
+    assert log.footer["pytest_exit"] == "0" and log.footer["seconds"].isdigit() and log.footer["finished"]
+    assert read_log(run).startswith("==== gemscreen begin ====\n") and read_log(run).endswith("\n====\n")
+    assert json.loads((run / "exit.json").read_text()) == {"schema": 1, "pytest_exit": 0}
+    (line,) = map(json.loads, (run / "tests.jsonl").read_text().splitlines())
+    assert line == {"schema": 1, "node": node, "outcome": "passed", "when": "call", "seconds": line["seconds"],
+                    "error": "", "reason": ""}  # fmt: skip
+    assert [(row.dtype, row.status, row.latency_ms) for row in log.rows] == [
+        (dtype, "SUCCESS", 0.005) for dtype in ("float16", "float32") for _ in range(3)
+    ]
+
+
+def test_bank_of_knobs_is_in_one_section_with_both_languages():
+    text = (ROOT / "run_pytest.sh").read_text(encoding="utf-8")
+    section = text.split("# ---- Config")[1].split("# ---- End of config")[0]
+    knobs = [line for line in section.splitlines() if line.startswith(': "${')]
+    assert len(knobs) >= 20
+    assert not re.findall(r'^: "\$\{([A-Z_]+):=', text.replace(section, ""), re.M)
+    for line in knobs:
+        comment = line if "#" in line else section.split(line)[0].splitlines()[-1]
+        assert re.search(r"# .*[a-z].* / .*[一-鿿]", comment), line
+
+
+@pytest.mark.parametrize(
+    "status, body, extra",
+    [
+        (0, "def test_one(): pass", ""),
+        (0, "def test_one(): pytest.skip('no such hardware')", ""),
+        (1, "def test_one(): assert False", ""),
+        (2, "def test_one(): raise KeyboardInterrupt", ""),
+        (2, "import no_such_module", ""),
+        (3, "def test_one(): pytest.exit('stop', returncode=3)", ""),
+        (4, "def test_one(): pass", "--no-such-option"),
+        (4, "def test_other(): pass", ""),
+        (5, "", "--deselect=benchmark/test_one.py"),
+    ],
+)
+def test_exit_status_is_pytests_own(tree, status, body, extra):
+    node = add_benchmark(tree, "one", body)
+    ended = run_script(tree, "one", node if status in (2, 5) else f"{node}::test_one", PYTEST_EXTRA=extra)
+    assert ended.returncode == status, ended.stdout + ended.stderr
+    assert json.loads((tree / "run/exit.json").read_text())["pytest_exit"] == status
+    assert parse_runlog(tree / "run/run.log").footer["pytest_exit"] == str(status)
+    piped = subprocess.run(["bash", "-o", "pipefail", "-c", '"$@" | tee copy >/dev/null', "-",
+                            *script_command("one", node if status in (2, 5) else f"{node}::test_one")],
+                           env=make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "piped", PYTEST_EXTRA=extra),
+                           cwd=tree, capture_output=True, timeout=60)  # fmt: skip
+    assert piped.returncode == status
+
+
+def test_crash_of_the_interpreter_shows_as_signal_and_leaves_no_exit_json(tree):
+    node = add_benchmark(tree, "one", "def test_one():\n    import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    ended = run_script(tree, "one", node)
+    assert ended.returncode == 128 + signal.SIGSEGV
+    assert not (tree / "run/exit.json").exists()
+    assert parse_runlog(tree / "run/run.log").footer["pytest_exit"] == "139"
+
+
+def test_nodes_are_exact(tree):
+    node = add_benchmark(tree, "add", "def test_add(): print('ran add')\ndef test_add_(): print('ran add_')")
+    add_benchmark(tree, "addmm", "def test_addmm(): print('ran addmm')")
+    run_script(tree, "add", f"{node}::test_add")
+    lines = read_log(tree / "run").splitlines()
+    assert [line for line in lines if line.endswith(("ran add", "ran add_", "ran addmm"))] == [f"../{node} ran add"]
+
+
+def test_several_nodes_and_test_ids_with_brackets(tree):
+    node = add_benchmark(tree, "one", "@pytest.mark.parametrize('k', ['a b', 'c'])\ndef test_one(k): print('k:', k)")
+    run_script(tree, "one", f"{node}::test_one[a b]", f"{node}::test_one[c]")
+    nodes = [json.loads(line)["node"] for line in (tree / "run/tests.jsonl").read_text().splitlines()]
+    assert nodes == [f"{node}::test_one[a b]", f"{node}::test_one[c]"]
+
+
+def test_collision_moves_to_the_next_number_and_touches_nothing(tree):
+    node = add_benchmark(tree, "one", PASSES)
+    (tree / "run").mkdir()
+    (tree / "run/run.log").write_text("evidence")
+    assert run_script(tree, "one", node).stdout.startswith(f"run directory: {tree}/run-2\n")
+    assert run_script(tree, "one", node).stdout.startswith(f"run directory: {tree}/run-3\n")
+    assert read_log(tree / "run") == "evidence" and os.listdir(tree / "run") == ["run.log"]
+    assert parse_runlog(tree / "run-3/run.log").header["op"] == "one"
+
+
+def test_runs_that_start_together_get_a_directory_each(tree):
+    node = add_benchmark(tree, "one", PASSES)
+    env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "run")
+    starts = [subprocess.Popen(script_command("one", node), env=env, cwd=tree, stdout=subprocess.PIPE, text=True)
+              for _ in range(4)]  # fmt: skip
+    firsts = [start.communicate(timeout=60)[0].split("\n")[0] for start in starts]
+    assert sorted(firsts) == [f"run directory: {tree}/run{suffix}" for suffix in ("", "-2", "-3", "-4")]
+    assert all(read_log(Path(first.removeprefix("run directory: "))).count("gemscreen begin") == 1 for first in firsts)
+
+
+def test_working_directory_is_the_run_directory(tree):
+    node = add_benchmark(tree, "one", PASSES)
+    run_script(tree, "one", node, PYTEST_EXTRA="--record json")
+    assert (tree / "run/benchmark_result.json").is_file()
+    assert not list(tree.glob("*.json"))
+
+
+# The log --------------------------------------------------------------------------------------------------------
+
+CODES = r"""
+def test_one():
+    print("\033[31mred\033[0m \033[1;38;5;9mbold\033[m end")
+    print("\033]8;;http://example.com\033\\link\033]8;;\033\\ \033]0;title\007after")
+    print("\033[2K\033[1A\033[?25lcursor\033(B\033=")
+    print(" 10%|#   |\r 50%|##  |\r100%|####|\r")
+    print("bell\a null\0 back\b tab\tkept umlaut \u00fc \u4e2d")
+    print("windows\r\nline")
+"""
+CLEAN = ["red bold end", "link after", "cursor", "100%|####|", "bell null back tab\tkept umlaut ü 中", "windows", "line"]
+
+
+def test_log_is_free_of_codes_while_a_coloured_terminal_keeps_them(tree):
+    node = add_benchmark(tree, "one", CODES)
+    plain = run_script(tree, "one", node)
+    coloured = run_script(tree, "one", node, FORCE_COLOR=1)
+    assert "\033" not in plain.stdout and "\033[31mred" in coloured.stdout
+    for log in (read_log(tree / "run"), read_log(tree / "run-2")):
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", log)
+        lines = log.splitlines()
+        start = next(i for i, line in enumerate(lines) if line.endswith("red bold end"))
+        lines[start] = "red bold end"  # pytest's progress stands before it
+        assert lines[start : start + len(CLEAN)] == CLEAN
+
+
+def test_log_is_complete_when_the_reader_goes_away(tree):
+    node = add_benchmark(tree, "one", "def test_one():\n    for n in range(3000): print('line', n)")
+    for colour in (None, "1"):
+        env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / f"run{colour}", FORCE_COLOR=colour)
+        command = ["bash", "-c", '"$@" | head -1; exit "${PIPESTATUS[0]}"', "-", *script_command("one", node)]
+        ended = subprocess.run(command, env=env, cwd=tree, text=True, capture_output=True, timeout=60)
+        assert ended.returncode == 0, ended.stderr
+        assert ended.stdout == f"run directory: {tree}/run{colour}\n"
+        log = read_log(tree / f"run{colour}")
+        assert "\nline 2999\n" in log and parse_runlog(log).footer["pytest_exit"] == "0"
+
+
+def test_rows_reach_the_log_while_the_run_goes_on(tree):
+    node = add_benchmark(tree, "one", """
+        def test_one():
+            print("first table")
+            import time; time.sleep(60)
+        """)
+    env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "run")
+    with subprocess.Popen(script_command("one", node), env=env, cwd=tree, stdout=subprocess.DEVNULL) as script:
+        wait_for(lambda: (tree / "run/run.log").is_file() and "first table\n" in read_log(tree / "run"))
+        script.terminate()
+    assert script.returncode == 143
+
+
+def test_log_that_cannot_be_written_is_an_error_of_the_environment(tree):
+    node = add_benchmark(tree, "one", "def test_one():\n    for n in range(9000): print('line', n)")
+    env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "run")
+    # A limit of 16 blocks of 512 bytes on any file stands for a full disk.
+    command = ["bash", "-c", 'ulimit -S -f 16; trap "" XFSZ; exec "$@"', "-", *script_command("one", node)]
+    ended = subprocess.run(command, env=env, cwd=tree, text=True, capture_output=True, timeout=60)
+    assert ended.returncode == 3
+    assert f"{tree}/run/run.log" in ended.stderr and "free some space" in ended.stderr
+    assert not (tree / "run/exit.json").exists()
+
+
+# How it ends ----------------------------------------------------------------------------------------------------
+
+WAITS = """
+@pytest.mark.one
+def test_one():
+    import pathlib, time
+    def gems(x, *rest, alpha):
+        if x.shape[0] == 32:
+            pathlib.Path("waiting").touch()
+            time.sleep(600)
+        return 0.005
+    make("one", gems).run()
+"""
+
+
+def start_waiting(tree, body=WAITS, **changes):
+    node = add_benchmark(tree, "one", body)
+    changes = {"FLAGGEMS_DIR": tree, "DEVICE": "0", "RUN_DIR": tree / "run", **changes}
+    script = subprocess.Popen(script_command("one", node), env=make_env(tree, **changes), cwd=tree, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)  # fmt: skip
+    wait_for((tree / "run/waiting").exists)
+    return script
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)])
+@pytest.mark.parametrize("target", ["script", "group"])
+def test_signal_ends_both_and_keeps_the_rows_measured_so_far(tree, number, status, target):
+    script = start_waiting(tree)
+    (os.kill if target == "script" else os.killpg)(script.pid, number)
+    output, _ = script.communicate(timeout=30)
+    assert script.returncode == status, output
+    assert list_processes(str(tree)) == []
+    assert not (tree / "run/exit.json").exists()
+    log = parse_runlog(tree / "run/run.log")
+    if not (target == "group" and number == signal.SIGHUP):  # pytest itself has no handler for that one
+        assert [row.shape.split("]")[0] for row in log.rows if row.status == "SUCCESS"] == [
+            "([torch.Size([8, 8", "([torch.Size([16, 16"]  # fmt: skip
+        assert [(row.dtype, row.reason) for row in log.rows if row.status == "NOT_MEASURED"] == [
+            ("float16", "interrupted: KeyboardInterrupt: SIGTERM"), ("float32", "after interruption of torch.float16")
+        ]  # fmt: skip
+
+
+def test_pytest_that_ignores_the_signal_is_killed_in_the_end(tree):
+    body = "def test_one():\n    import pathlib, signal, time\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n" \
+           "    pathlib.Path('waiting').touch()\n    time.sleep(600)\n"  # fmt: skip
+    script = start_waiting(tree, body, KILL_AFTER_S=1)
+    script.terminate()
+    assert script.wait(timeout=30) == 143
+    assert list_processes(str(tree)) == []
+
+
+def test_pytest_dies_with_a_killed_script(tree):
+    script = start_waiting(tree)
+    script.kill()
+    script.wait(timeout=30)
+    wait_for(lambda: list_processes(str(tree)) == [])
+    assert not (tree / "run/exit.json").exists()
+
+
+def test_process_left_behind_does_not_hold_the_run(tree):
+    node = add_benchmark(tree, "one", """
+        def test_one():
+            import subprocess
+            print("left:", subprocess.Popen(["sleep", "60"], start_new_session=True).pid)
+        """)
+    ended = run_script(tree, "one", node, KILL_AFTER_S=1, timeout=30)
+    log = read_log(tree / "run")
+    os.kill(int(re.search(r"left: (\d+)", log)[1]), signal.SIGKILL)
+    assert ended.returncode == 0
+    assert "still held their output" in log and "pytest_exit: 0" in log
+
+
+# What is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes, status, words",
+    [
+        ({"LEVEL": "cor"}, 2, ["LEVEL: cor: ", "core comprehensive"]),
+        ({"MODE": "graph"}, 2, ["MODE: graph: ", "cudagraph"]),
+        ({"TIMER": "cudagraph"}, 2, ["TIMER: cudagraph: ", "do_bench"]),
+        ({"CACHE": "warm"}, 2, ["CACHE: warm: ", "cold"]),
+        ({"USE_FLAGTUNE": "yes"}, 2, ["USE_FLAGTUNE: yes: ", "0 1"]),
+        ({"HOST_MODE": "run"}, 2, ["HOST_MODE: run: ", "execute compile"]),
+        ({"ITER_MS": "1.5"}, 2, ["ITER_MS: 1.5: "]),
+        ({"DTYPES": "float16,flaot32"}, 2, ["DTYPES: flaot32: "]),
+        ({"SHAPES": "/no/such.yaml"}, 2, ["SHAPES: /no/such.yaml: no such file"]),
+        ({"PLUGINS": "_pretty_report_plugn"}, 2, ["PLUGINS: _pretty_report_plugn: ", "_pretty_report_plugin.py"]),
+        ({"FLAGGEMS_DIR": "/"}, 2, ["FLAGGEMS_DIR: /: is no checkout"]),
+        ({"REPO": "extra"}, 2, ["REPO: extra: ", "main vllm samples"]),
+        ({"REPO": "vllm", "FLAGGEMS_VLLM_DIR": "/tmp"}, 2, ["FLAGGEMS_VLLM_DIR: /tmp: is no checkout"]),
+        ({"PYTHON": "/no/python"}, 3, ["PYTHON: /no/python: not found"]),
+        ({"RUN_DIR": "/proc/run"}, 3, ["RUN_DIR: /proc/run: cannot be made"]),
+    ],
+)
+def test_bad_knob_is_refused_before_anything_is_made(tree, changes, status, words):
+    node = add_benchmark(tree, "one", PASSES)
+    ended = run_script(tree, "one", node, **changes)
+    assert ended.returncode == status, ended.stdout + ended.stderr
+    errors = [line for line in ended.stderr.splitlines() if "run_pytest.sh: error: " in line]
+    assert len(errors) == 1 and all(word in errors[0] for word in words), ended.stderr
+    assert ended.stdout == "" and not (tree / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], ["OP: missing", "usage"]),
+        (["a/b"], ["OP: a/b: "]),
+        (["one", "benchmark/test_none.py::test_none"], ["NODE: benchmark/test_none.py::test_none: no file"]),
+    ],
+)
+def test_bad_arguments_are_refused(tree, arguments, words):
+    env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "run")
+    command = [str(ROOT / "run_pytest.sh"), *arguments]
+    ended = subprocess.run(command, env=env, cwd=tree, text=True, capture_output=True, timeout=60)
+    assert ended.returncode == 2 and all(word in ended.stderr for word in words), ended.stderr
+    assert not (tree / "run").exists()
+
+
+def test_python_without_pytest_is_refused(tree, tmp_path):
+    (tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n')
+    (tmp_path / "python").chmod(0o755)
+    node = add_benchmark(tree, "one", PASSES)
+    ended = run_script(tree, "one", node, PYTHON=tmp_path / "python")
+    assert ended.returncode == 3 and "has no pytest" in ended.stderr
+    assert not (tree / "run").exists()
+
+
+def test_help_is_the_header():
+    ended = subprocess.run([str(ROOT / "run_pytest.sh"), "--help"], text=True, capture_output=True, timeout=20)
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("run_pytest.sh - run one operator's benchmark")
+    assert "USAGE" in ended.stdout and "set -euo" not in ended.stdout
+
+
+# What reaches pytest --------------------------------------------------------------------------------------------
+
+
+def test_callers_pytest_settings_and_site_plugins_stay_out(tree, tmp_path):
+    site = tmp_path / "site"
+    (site / "owner-1.0.dist-info").mkdir(parents=True)
+    (site / "owner-1.0.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: owner\nVersion: 1.0\n")
+    (site / "owner-1.0.dist-info/entry_points.txt").write_text("[pytest11]\nowner = owner\n")
+    (site / "owner.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--mode')\n")
+    node = add_benchmark(tree, "one", PASSES)
+    path = f"{tree / 'stubs'}{os.pathsep}{site}"
+    ended = run_script(tree, "one", node, PYTHONPATH=path, PYTEST_ADDOPTS="-k nothing", PYTEST_PLUGINS="no_such")
+    assert ended.returncode == 0, ended.stdout
+    clash = run_script(tree, "one", node, PYTHONPATH=path, SITE_PLUGINS=1)
+    assert clash.returncode not in (0, 5) and "--mode" in clash.stdout
+
+
+@pytest.mark.parametrize("mode, cache", [("kernel", "cold"), ("operator", "warm")])
+def test_knobs_reach_upstreams_options(tree, mode, cache):
+    shapes = tree / "my shapes.yaml"
+    shapes.write_text("one: {shapes: [[2, 2]]}\n")
+    node = add_benchmark(tree, "one", """
+        def test_one(request):
+            from .conftest import Config
+            print(Config.mode.value, Config.bench_level.value, Config.warm_up, Config.repetition, Config.shape_file,
+                  Config.user_desired_dtypes, sep="|")
+        """)
+    run_script(tree, "one", node, MODE=mode, LEVEL="comprehensive", WARMUP_MS=7, ITER_MS=5, SHAPES=shapes,
+               DTYPES="float16,float32")  # fmt: skip
+    assert f"{mode}|comprehensive|7|5|{shapes}|[torch.float16, torch.float32]" in read_log(tree / "run")
+    assert parse_runlog(tree / "run/run.log").header["cache"] == cache
+
+
+def test_tuner_is_plain_unless_asked(tree):
+    node = add_benchmark(tree, "one", "def test_one():\n    import os; print('flagtune', os.environ['USE_FLAGTUNE'])")
+    run_script(tree, "one", node)
+    run_script(tree, "one", node, USE_FLAGTUNE=1)
+    assert "flagtune 0" in read_log(tree / "run") and "flagtune 1" in read_log(tree / "run-2")
+
+
+def test_script_passes_shellcheck():
+    try:
+        ended = subprocess.run(["shellcheck", ROOT / "run_pytest.sh"], text=True, capture_output=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("shellcheck is not installed")
+    assert ended.returncode == 0, ended.stdout
+
+
+# The real thing -------------------------------------------------------------------------------------------------
+
+
+def test_sample_operator_on_the_host_device_by_hand(tmp_path):
+    """No checkout, no card, no knob: the sample tree and the host device are found, said, and give a table."""
+    env = {k: v for k, v in os.environ.items() if k not in ("GEMS_VENDOR", "FORCE_COLOR", "HOST_TARGET")}
+    env.update(PYTHON=sys.executable, RUN_DIR=str(tmp_path / "run"), DTYPES="float16", CUDA_VISIBLE_DEVICES="",
+               REPO="samples")  # fmt: skip
+    ended = subprocess.run(script_command("abs"), env=env, text=True, capture_output=True, timeout=240)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "using the host device" in ended.stderr
+    log = parse_runlog(tmp_path / "run/run.log")
+    expected = {"repo": "samples", "op": "abs", "device": "host:0", "host_target": "cuda:90", "cache": "host",
+                "warmup_ms": "1", "iter_ms": "1", "nodes": "benchmark/test_abs.py::test_abs"}  # fmt: skip
+    assert {key: log.header.get(key) for key in expected} == expected
+    assert log.rows and all(row.status == "SUCCESS" and row.latency_ms > 0 for row in log.rows)
+    assert all((row.speedup, row.tflops, row.gbps) == (None, None, None) for row in log.rows)
+    assert json.loads((tmp_path / "run/launches.json").read_text())["variants"]
+
+
+def test_unknown_operator_without_nodes_is_refused(tmp_path):
+    env = {**os.environ, "PYTHON": sys.executable, "RUN_DIR": str(tmp_path / "run"), "REPO": "samples"}
+    ended = subprocess.run(script_command("abss"), env=env, text=True, capture_output=True, timeout=60)
+    assert ended.returncode == 2 and "abss" in ended.stderr and "abs" in ended.stderr.replace("abss", "")
+    assert not (tmp_path / "run").exists()

@@ -217,10 +217,14 @@ def _read_log(result, warn):
     try:
         result.log = parse_runlog(result.log_path)
     except UserError as error:
-        if result.status in ENDED:
+        is_missing = not result.log_path.exists()
+        if result.status in ("ok", "partial") or not is_missing:
             warn(f"{result.repo}/{result.op}: {error}")
+        if result.status in ("ok", "partial"):
             result.reason = f"run.log cannot be read (the op ended as {result.status})"
             result.status = "failed"
+        if is_missing:      # an attempt that was refused before it started has none
+            result.log_path = None
         return
     result.log.rows = mark_cascade(result.log.rows)
     if result.status in ENDED and result.log.is_cut:

@@ -27,33 +27,17 @@ Requirements: the standard library. Limits: one log is held in memory; text that
 print into the middle of a row makes that row TRUNCATED.
 """
 
-import math
 import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Optional
 
 from common.errors import UserError
+from common.tablerow import FIXED, Row, fill_figures, is_closed, name_columns, split_cells
 
 BANNER, BEGIN, END, CLOSE = "==== gemscreen ", "==== gemscreen begin ====", "==== gemscreen end ====", "===="
 STARTS = ("SUCCESS  ", "FAILED  ")     # pytest's own "FAILED test_x.py::..." has one blank
 
-# Upstream's column titles (benchmark/consts.py, BenchmarkResult.__str__) -> the Row field.
-COLUMNS = {
-    "torch latency (ms)": "latency_base_ms",
-    "gems latency (ms)": "latency_ms",
-    "gems speedup": "speedup",
-    "tflops": "tflops",
-    "torch gbps": "gbps_base",
-    "gems gbps": "gbps",
-}
-FIXED = ("latency_base_ms", "latency_ms", "speedup")
-BANDWIDTH = ("gbps_base", "gbps")
-# Upstream leaves a figure out of a row that has none, whatever the header says (it is made from the
-# first row). The number of figures tells which: TFLOPS is one, the bandwidths are two.
-LEFT_OUT = {3: FIXED, 4: FIXED + ("tflops",), 5: FIXED + BANDWIDTH, 6: FIXED + ("tflops",) + BANDWIDTH}
-CELL_WIDTH, DETAIL_GAP = 20, 10
 MAX_DETAIL_LINES = 20
 MAX_ERRORS = 20
 
@@ -61,35 +45,11 @@ _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _TITLE = re.compile(r"Operator: (.+?)  Performance Test \(dtype=(.*), ?mode=(\w+), ?level=(\w+)\)")
 _LEGEND = re.compile(r"Legend: (#\d+) = (.*)")
 _SYMBOL = re.compile(r"#\d+")
-_CELL = re.compile(r"( *)(N/A|[-+]?(?:inf|nan|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?))(?= |$)")
 _FAILED_ROW = re.compile(r"FAILED: Operator=(.+?) dtype=(.+?) row=(\d+) err=<<<(.*)>>>")
 _FAILED_UPSTREAM = re.compile(r"FAILED: Operator=(.+?) dtype=(.+?) err=<<<(.*?)(?:>>>|$)")
 _NOT_MEASURED = re.compile(r"NOT MEASURED: Operator=(.+?) dtype=(.+?) reason=<<<(.*)>>>")
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.S)
 _BANNER_LINE = re.compile(r"(\w+): ?(.*)")
 _EXCEPTION = re.compile(r"(?:E  |INTERNALERROR>) +[\w.]*(?:Error|Exception|Interrupt|Exit)\b")
-
-
-@dataclass
-class Row:
-    """One line of a table. Latencies in ms, gbps in GB/s; None where there is no figure.
-
-    status: SUCCESS, FAILED, TRUNCATED (cut, no figures), INVALID (a latency that is no time, no
-    ratio) or NOT_MEASURED (that dtype never started, no shape). dtype is without `torch.`.
-    """
-    op_name: str
-    dtype: str
-    mode: str
-    level: str
-    shape: str = ""
-    status: str = "SUCCESS"
-    reason: str = ""
-    latency_base_ms: Optional[float] = None
-    latency_ms: Optional[float] = None
-    speedup: Optional[float] = None
-    tflops: Optional[float] = None
-    gbps_base: Optional[float] = None
-    gbps: Optional[float] = None
 
 
 @dataclass
@@ -250,12 +210,8 @@ class _Reader:
             self.table = None
             self.log.notes.append("a table without a title is left out")
             return
-        titles = re.split(r" {2,}", line.strip())[1:]
-        if "Size Detail" in titles:
-            titles = titles[:titles.index("Size Detail")]
-        self.table.columns = tuple(COLUMNS.get(title.lower()) for title in titles)
-        self.log.notes += [f"unknown column {title!r} is left out"
-                           for title in titles if title.lower() not in COLUMNS]
+        self.table.columns, unknown = name_columns(line)
+        self.log.notes += [f"unknown column {title!r} is left out" for title in unknown]
 
     def _read_record(self, line):
         """Read the row that starts at `line`. False if the line starts none."""
@@ -263,19 +219,19 @@ class _Reader:
         if not line.startswith(STARTS) and not (is_unended and len(line) > 1
                                                 and any(start.startswith(line) for start in STARTS)):
             return False
-        cells, end = _split_cells(line)
+        cells, end = split_cells(line)
         if not self.table or not self.table.columns:
             if len(cells) >= len(FIXED):
                 self.log.notes.append(f"a row outside of a table is left out: {line[:80]}")
             return False
         detail = line[end:].strip()
-        is_closed = _is_closed(detail)
-        while not is_closed and not is_unended and self._next_continues(detail):
+        closed = is_closed(detail)
+        while not closed and not is_unended and self._next_continues(detail):
             is_unended = self.position in self.unended
             detail += "\n" + self.lines[self.position]
             self.position += 1
-            is_closed = _is_closed(detail)
-        if is_unended or not is_closed or not detail or len(cells) < len(FIXED):
+            closed = is_closed(detail)
+        if is_unended or not closed or not detail or len(cells) < len(FIXED):
             self._add_cut_row(detail)
         else:
             self._add_table_row(line.split(" ", 1)[0], cells, detail)
@@ -288,7 +244,7 @@ class _Reader:
         line = self.lines[self.position]
         if not line.strip() or line.startswith((CLOSE, "FAILED: ", "NOT MEASURED: ")) or _TITLE.match(line):
             return False
-        return not line.startswith(STARTS) or len(_split_cells(line)[0]) < len(FIXED)
+        return not line.startswith(STARTS) or len(split_cells(line)[0]) < len(FIXED)
 
     def _add_cut_row(self, detail):
         table = self.table
@@ -301,73 +257,10 @@ class _Reader:
         if table.legend:
             detail = _SYMBOL.sub(lambda match: table.legend.get(match[0], match[0]), detail)
         row = Row(table.op_name, table.dtype, table.mode, table.level, detail, status)
-        columns = table.columns
-        if len(cells) != len(columns):
-            columns = LEFT_OUT.get(len(cells)) if columns[:3] == FIXED else None
-        if columns:
-            for column, cell in zip(columns, cells):
-                if column:
-                    setattr(row, column, None if cell == "N/A" else float(cell))
-            _check_figures(row)
-        else:
-            row.status, row.reason = "INVALID", f"{len(cells)} figures under {len(table.columns)} columns"
+        fill_figures(row, table.columns, cells)
         table.rows.append(row)
         self.log.rows.append(row)
 
 
-def _split_cells(line):
-    """The leading figures of a row as texts, and the index where its size detail begins.
-
-    A cell is 20 wide, the detail comes after 10 blanks: by that a detail that is itself N/A or a
-    number is told from a figure.
-    """
-    cells, position = [], line.find(" ") if " " in line else len(line)
-    while match := _CELL.match(line, position):
-        pad, figure = len(match[1]), match[2]
-        if len(cells) >= len(FIXED) and pad == DETAIL_GAP and pad + len(figure) != CELL_WIDTH:
-            break
-        cells.append(figure)
-        position = match.end()
-    return cells, position
-
-
-def _is_closed(detail):
-    """True if every bracket and quote of a printed Python value is closed."""
-    if "'" in detail or '"' in detail:
-        detail = _QUOTED.sub("", detail)
-        if "'" in detail or '"' in detail:
-            return False
-    return (detail.count("[") == detail.count("]") and detail.count("(") == detail.count(")")
-            and detail.count("{") == detail.count("}"))
-
-
 def _strip_torch(dtype):
     return dtype.replace("torch.", "")
-
-
-def _check_figures(row):
-    """Keep only figures that mean something; a SUCCESS row without a time becomes INVALID.
-
-    A latency of 0, negative, nan or inf is no time and gives no ratio. Upstream prints the speedup
-    with three decimals, so that 0.000 is a small one: then the two latencies give it.
-    """
-    printed, bad = row.speedup, []
-    for column, title in (("latency_base_ms", "Torch"), ("latency_ms", "Gems")):
-        latency = getattr(row, column)
-        if latency is not None and not 0 < latency < math.inf:
-            bad.append(f"{title} latency {latency:g} ms is no time")
-            setattr(row, column, None)
-    for column in ("tflops",) + BANDWIDTH:
-        figure = getattr(row, column)
-        if figure is not None and not 0 < figure < math.inf:
-            setattr(row, column, None)
-    row.speedup = None
-    if row.status != "SUCCESS":
-        return
-    if row.latency_ms is None and not bad:
-        bad.append("no Gems latency")
-    if bad:
-        row.status, row.reason = "INVALID", "; ".join(bad)
-        row.tflops = row.gbps_base = row.gbps = None
-    elif printed is not None and row.latency_base_ms is not None:
-        row.speedup = printed if 0 < printed < math.inf else row.latency_base_ms / row.latency_ms

@@ -286,6 +286,17 @@ def test_an_unreadable_log_marks_its_op_and_no_other(screen):
         "read; make it readable, or run its operator again"]
 
 
+def test_an_op_that_failed_before_it_had_a_log_keeps_its_reason(screen):
+    screen.add("abs", "failed", reason="NODE: x: no file").add("mm", "crashed", "", reason="killed by SIGSEGV")
+    screen.log_path("mm").unlink()
+    screen.log_path("mm").mkdir()
+    done = summarize(screen.path, "--quiet", expect=1)
+    assert columns(read_summary(screen.path), "op", "status", "reason") == [
+        ("abs", "failed", "NODE: x: no file"), ("mm", "crashed", "killed by SIGSEGV")]
+    assert done.stderr.count("\n") == 1 and "main/mm: " in done.stderr
+    assert "main/abs/attempts" not in (screen.path / "report.html").read_text()
+
+
 def test_a_cut_log_is_partial_whatever_its_marker_says(screen):
     two = title("abs") + HEAD + row("SUCCESS", "0.2", "0.1", "2.000") + row("SUCCESS", "0.4", "0.1", "4.000")
     screen.add("abs", "ok", two).add("mm", "ok", GOOD)

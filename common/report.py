@@ -35,8 +35,9 @@ def list_cells(group):
 
 
 def format_counts(results):
-    """`24 ops: 23 ok, 1 skipped`."""
-    return f"{len(results)} ops: " + ", ".join(f"{count} {status}" for status, count in count_statuses(results).items())
+    """`24 ops: 23 ok, 1 skipped`; runs by hand may hold an op more than once, then it is `24 runs`."""
+    what = "op" if len({result.key for result in results}) == len(results) else "run"
+    return f"{len(results)} {what}{'' if len(results) == 1 else 's'}: " + ", ".join(f"{count} {status}" for status, count in count_statuses(results).items())
 
 
 def list_facts(run):

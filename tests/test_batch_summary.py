@@ -438,11 +438,12 @@ def test_every_run_log_below_a_directory_is_a_run(tmp_path):
          "it never ended by itself (no exit.json, no exit status); 1 row measured")]
     # Two runs of one op are two lines: they are never averaged.
     assert [line.split()[1:3] for line in done.stdout.splitlines()[1:4]] == [["abs", "ok"], ["abs", "#2"], ["abs", "#3"]]
+    assert "\n7 runs: 4 ok, 1 failed, 1 crashed, 1 skipped\n" in done.stdout
 
 
 def test_one_run_directory_is_a_run_too(tmp_path):
     write_hand_run(tmp_path / "main/abs", run_log("abs", GOOD), 0)
-    summarize(tmp_path / "main/abs", "--quiet")
+    assert "\n1 op: 1 ok\n" in summarize(tmp_path / "main/abs").stdout
     assert columns(read_summary(tmp_path / "main/abs"), "repo", "op", "status") == [("main", "abs", "ok")]
 
 

@@ -21,6 +21,7 @@ DEVICES  As written: 6,7 or UUIDs or MIG ids or host:0,host:1. A child sees exac
 OTHER    PYTHON       of the children (.venv/bin/python beside this script, else this one)
          RUNS         where screens go (runs)          OPS_DIR  the inventories (ops)      RUN_PYTEST  (run_pytest.sh)
          GRACE_S      seconds from TERM to KILL (15)   RETRY_PAUSE_S  before infrastructure is tried again (10)
+         SETTLE_S     seconds that a device's memory may take to become free after a kill (60); else it is left out
 EXIT     0 all ok, skipped or dismissed; 1 an operator is none of these; 2 usage; 3 the environment was refused (a device
          that does not exist, a second screen in the directory, a full disk); 130 interrupted: go on with the same call.
 REQUIRES Python 3.10, Linux; rich for the bar. No torch here: only the children import it.
@@ -45,7 +46,7 @@ from common.scheduler import Scheduler, Task
 from common.state import hold_lock
 from common.trees import ROOT, find_trees
 
-NUMBERS = {"TIMEOUT": 1800.0, "RETRIES": 2, "GRACE_S": 15.0, "RETRY_PAUSE_S": 10.0}
+NUMBERS = {"TIMEOUT": 1800.0, "RETRIES": 2, "GRACE_S": 15.0, "RETRY_PAUSE_S": 10.0, "SETTLE_S": 60.0}
 
 
 def main(argv):
@@ -75,7 +76,7 @@ def main(argv):
         return screens.Screen(
             run=run, run_id=run_id, environ=environ, python=python, run_pytest=run_pytest, trees=trees, devices=devices,
             timeout=numbers["TIMEOUT"], retries=int(numbers["RETRIES"]), grace=numbers["GRACE_S"],
-            pause=numbers["RETRY_PAUSE_S"], caches=run.parent / ".cache")
+            pause=numbers["RETRY_PAUSE_S"], settle=numbers["SETTLE_S"], caches=run.parent / ".cache")
 
     tree_facts = {repo: inputs.describe_tree(tree) for repo, tree in trees.items()}
     if dry_run:
@@ -102,7 +103,7 @@ def main(argv):
 def read_options(argv):
     """(environment of this screen: the caller's with the options set into it, is it a dry run)."""
     parser = argparse.ArgumentParser(prog="run_batch.py", usage="run_batch.py [OPTION ...]", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+                                     formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
     options = {
         "run": "DIR: the screen to start or to continue", "ops": "a,b or repo/a: only these operators",
         "match": "REGEX: only operators whose name it finds", "devices": "6,7: devices, in the caller's own names",
@@ -185,7 +186,7 @@ def judge_ops(rows, screen, versions, tree_facts):
 
 def end_leftovers(screen):
     """End what an earlier driver of this screen left running because it was killed."""
-    for pid, command in end_tagged(screen.run_id).items():
+    for pid, command in end_tagged(screen.run_id, screen.grace).items():
         print(f"left by an earlier driver of this screen, ended: {pid} {command}")
 
 

@@ -15,12 +15,13 @@ import json
 import os
 import re
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
 from common.devices import Device, apply_changes, child_environment
 from common.errors import REFUSED, USAGE, UserError
-from common.outcome import classify_attempt, normalize_error, unsupported_dtypes
+from common.outcome import Outcome, classify_attempt, normalize_error, unsupported_dtypes
 from common.process import Child
 from common.retry import DISK, Attempt, Step, name_infrastructure
 from common.runlog import parse_runlog
@@ -76,8 +77,7 @@ def read_attempt(running):
         return _read_refusal(running, code)
     text = _read_tail(running.folder / "run.log") + _read_tail(running.log)
     tests = _read_tests(running.folder / "tests.jsonl")
-    outcome = classify_attempt(ended=running.ended, returncode=code, log=_read_log(running.folder / "run.log"), tests=tests,
-                               pytest_exit=(read_json(running.folder / "exit.json") or {}).get("pytest_exit"))
+    outcome = _classify(running, tests)
     if outcome.status in ("ok", "skipped", "not_found", "timeout"):
         return Attempt(running.number, outcome.status, outcome.signature, outcome.reason, step.dtypes, step.fallback)
     # pytest that was interrupted, but not by us: someone killed it.
@@ -127,8 +127,20 @@ def _read_refusal(running, code):
     return Attempt(running.number, status, normalize_error(what), reason, running.step.dtypes, running.step.fallback)
 
 
-def _read_log(path):
-    return parse_runlog(path) if path.is_file() else parse_runlog("")
+def _classify(running, tests):
+    """The Outcome of an attempt. A log that our own reader stumbles over costs this operator, not the whole screen."""
+    run_log = running.folder / "run.log"
+    try:
+        return classify_attempt(ended=running.ended, returncode=running.child.returncode, tests=tests,
+                                pytest_exit=(read_json(running.folder / "exit.json") or {}).get("pytest_exit"),
+                                log=parse_runlog(run_log if run_log.is_file() else ""))
+    except UserError as error:
+        return Outcome("failed", str(error), "run.log cannot be read")
+    except (LookupError, TypeError, ValueError, AttributeError, NameError) as error:
+        with open(running.log, "a", encoding="utf-8") as stream:
+            traceback.print_exc(file=stream)
+        what = f"gemscreen: {run_log} cannot be understood, see driver.log beside it: {type(error).__name__}: {error}"
+        return Outcome("failed", what, normalize_error(what))
 
 
 def _read_tests(path):

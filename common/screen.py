@@ -43,6 +43,7 @@ class Screen:
     retries: int
     grace: float            # seconds from TERM to KILL
     pause: float            # seconds before infrastructure is tried again
+    settle: float           # seconds that a device's memory may take to become free after a kill
     caches: Path
 
     def op_folder(self, row):

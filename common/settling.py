@@ -16,19 +16,18 @@ from common.devices import apply_changes, ask_used_share_command, child_environm
 from common.process import Child
 
 DIRTY = 0.10            # of the device's memory; a fresh context takes 1 % or less
-SETTLE_SECONDS = 60.0
 ASK_SECONDS = 60.0      # for one answer; importing torch takes some seconds
 
 
 class Settling:
     """advance() every few ms until it returns `clean` or `dirty`."""
 
-    def __init__(self, screen, device, limit=SETTLE_SECONDS):
+    def __init__(self, screen, device):
         self._command = ask_used_share_command(screen.python)
         self._env = apply_changes(screen.environ, child_environment(device, screen.environ))
         self._tag = f"{screen.run_id}/settle-{device.name}"
         self._folder = tempfile.TemporaryDirectory()
-        self._deadline = time.monotonic() + limit
+        self._deadline = time.monotonic() + screen.settle
         self._number, self._child = 0, None
         self._ask()
 

@@ -1,0 +1,440 @@
+"""run_batch.py through the command line, with a stub in place of run_pytest.sh (screen_stub.py)."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from screen_stub import ROOT, StubScreen
+
+
+@pytest.fixture
+def stub(tmp_path):
+    screen = StubScreen(tmp_path)
+    yield screen
+    left = screen.list_processes()
+    screen.end_processes()
+    assert left == []
+
+
+def names(rows):
+    return [row["op"] for row in rows]
+
+
+# ---- a screen from end to end
+
+def test_a_screen(stub):
+    assert stub.run() == 0
+    output = stub.output()
+    assert "(new: there is no earlier screen)" in output
+    assert "screen: runs/" in output.splitlines()[0] and output.splitlines()[-1].endswith(": 3 ok")
+    marker = stub.marker("abs")
+    assert {name: marker[name] for name in ("schema", "status", "attempt", "fallback", "reason", "signature")} == {
+        "schema": 1, "status": "ok", "attempt": 1, "fallback": "", "reason": "", "signature": ""}
+    assert stub.attempts("abs") == ["1"]
+    assert sorted(os.listdir(stub.latest / "main/abs/attempts/1")) == ["exit.json", "run.log", "tests.jsonl"]
+    assert stub.read_csv("plan.csv")[0] | {"device": ""} == {
+        "schema": "1", "repo": "main", "op": "abs", "status": "planned", "device": "",
+        "nodes": "benchmark/test_abs.py::test_abs", "reason": ""}
+    facts = json.loads((stub.latest / "screen.json").read_text())
+    assert facts["devices"] == ["host:0", "host:1", "host:2"] and facts["vendor"] == "host"
+    assert facts["repos"]["main"]["tree"] == str(stub.tree)
+    assert names(stub.read_csv("summary.csv")) == ["abs", "add", "mm"]
+
+
+def test_the_stub_sees_what_run_pytest_is_promised(stub):
+    stub.behave("abs", 'env > "$RUN_DIR/env"')
+    assert stub.run("--ops", "abs", "--dtypes", "float16, bfloat16", "--level", "comprehensive", "--devices", "host:7",
+                    USE_FLAGTUNE=1, WARMUP_MS=5) == 0
+    run_dir = stub.latest / "main/abs/attempts/1"
+    env = dict(line.partition("=")[::2] for line in (run_dir / "env").read_text().splitlines())
+    expected = {"REPO": "main", "RUN_DIR": str(run_dir), "DTYPES": "float16,bfloat16", "LEVEL": "comprehensive",
+                "DEVICE": "host:7", "ATTEMPT": "1", "FALLBACK": "", "USE_FLAGTUNE": "1", "WARMUP_MS": "5", "REPLAY_FROM": "",
+                "HOST_TARGET": "cuda:90", "CUDA_VISIBLE_DEVICES": "", "FLAGGEMS_DIR": str(stub.tree), "PYTHON": sys.executable,
+                "TRITON_CACHE_DIR": str(stub.runs / ".cache/triton/host-host_7"),
+                "FLAGGEMS_CACHE_DIR": str(stub.runs / ".cache/flaggems/host-host_7")}
+    assert {name: env.get(name) for name in expected} == expected
+    assert stub.log_facts("abs", 1)["nodes"] == "benchmark/test_abs.py::test_abs"
+
+
+@pytest.mark.parametrize("snippet, status, reason, code", [
+    ("table; test_line failed 'RuntimeError: bad'; finish 1", "partial", "RuntimeError: bad", 1),
+    ("test_line failed 'RuntimeError: bad'; finish 1", "failed", "RuntimeError: bad", 1),
+    ("test_line skipped 'needs SM90'; finish 0", "skipped", "needs SM90", 0),
+    ("finish 0", "failed", "no-data", 1),
+    ("finish 5", "not_found", "no test was collected", 1),
+    ("kill -9 $$", "crashed", "SIGKILL", 1),
+    ("exit 0", "crashed", "before pytest did", 1),
+    ("kill -SEGV $$", "crashed", "SIGSEGV", 1),
+])
+def test_every_ending_has_its_status(stub, snippet, status, reason, code):
+    stub.behave("abs", snippet)
+    assert stub.run() == code
+    marker = stub.marker("abs")
+    assert (marker["status"], reason in marker["reason"]) == (status, True), marker
+    assert stub.statuses() == {"abs": status, "add": "ok", "mm": "ok"}
+    rows = {row["op"]: row["status"] for row in stub.read_csv("summary.csv")}
+    assert rows == {"abs": status, "add": "ok", "mm": "ok"}
+
+
+def test_driver_log_is_kept_only_where_it_says_more(stub):
+    stub.behave("abs", "echo only on the terminal")
+    assert stub.run("--ops", "abs,add") == 0
+    assert "only on the terminal" in (stub.latest / "main/abs/attempts/1/driver.log").read_text()
+    assert not (stub.latest / "main/add/attempts/1/driver.log").exists()
+
+
+# ---- retries
+
+def test_a_deterministic_failure_is_tried_twice(stub):
+    stub.behave("abs", "test_line failed \"RuntimeError: at 0x7f$RANDOM, $RANDOM bytes\"; finish 1")
+    assert stub.run("--ops", "abs", "--retries", "5") == 1
+    assert stub.attempts("abs") == ["1", "2"]
+    assert stub.marker("abs")["attempt"] == 2
+
+
+def test_different_failures_stop_at_the_limit(stub):
+    stub.behave("abs", "test_line failed \"RuntimeError: kind $(echo $ATTEMPT | tr 1-9 a-i)\"; finish 1")
+    assert stub.run("--ops", "abs", "--retries", "2") == 1
+    assert stub.attempts("abs") == ["1", "2", "3"]
+
+
+def test_a_transient_failure_ends_well(stub):
+    stub.behave("abs", "[ $ATTEMPT = 1 ] && { table; test_line failed 'RuntimeError: once'; finish 1; }")
+    assert stub.run("--ops", "abs") == 0
+    assert (stub.marker("abs")["status"], stub.marker("abs")["attempt"]) == ("ok", 2)
+    assert "main/abs: attempt 1 partial: RuntimeError: once" in stub.output()
+    assert [row["attempt"] for row in stub.read_csv("summary.csv")] == ["2"]
+
+
+def test_a_torn_compile_cache_is_tried_again_with_a_fresh_one(stub):
+    stub.behave("abs", 'echo "$TRITON_CACHE_DIR" > "$RUN_DIR/cache"\n'
+                       '[ $ATTEMPT = 1 ] && { say "triton/runtime/cache.py:131: in get_group"; '
+                       'test_line failed "JSONDecodeError: Expecting value"; say JSONDecodeError; finish 1; }')
+    assert stub.run("--ops", "abs", "--devices", "host:0") == 0
+    attempts = stub.latest / "main/abs/attempts"
+    assert [(attempts / number / "cache").read_text().strip() for number in "12"] == [
+        str(stub.runs / ".cache/triton/host-host_0"), str(attempts / "2/triton-cache")]
+    assert "attempt 1 failed: cache: JSONDecodeError" in stub.output()
+
+
+def test_no_memory_is_tried_again_on_another_device(stub):
+    stub.behave("abs", "[ $ATTEMPT = 1 ] && { test_line failed 'OutOfMemoryError: CUDA out of memory'; "
+                       "say 'OutOfMemoryError: CUDA out of memory'; finish 1; }")
+    assert stub.run("--ops", "abs") == 0
+    first, second = (stub.log_facts("abs", number)["device"] for number in (1, 2))
+    assert first != second
+    assert [row["device"] for row in stub.read_csv("plan.csv")] == [second] == [stub.marker("abs")["device"]]
+
+
+def test_a_timeout_is_not_tried_again(stub):
+    stub.behave("abs", "table; sleep 600")
+    assert stub.run("--ops", "abs", "--timeout", "0.5") == 1
+    assert (stub.marker("abs")["status"], stub.attempts("abs")) == ("timeout", ["1"])
+    assert stub.run("--ops", "abs", "--timeout", "0.5") == 1
+    assert stub.attempts("abs") == ["1"]
+    stub.behave("abs", "")
+    assert stub.run("--ops", "abs", "--timeout", "60") == 0                # a larger limit is another chance
+    assert "1 complete operator again (its time limit was 0 s)" in stub.output().replace("0.5", "0")
+
+
+# ---- dtypes
+
+def test_dtypes_fall_back_to_the_supported_ones(stub):
+    stub.behave("abs", "refuse_dtype int32")
+    assert stub.run("--ops", "abs", "--dtypes", "int32,float16") == 0
+    assert (stub.marker("abs")["fallback"], stub.log_facts("abs", 2)["dtypes"]) == ("subset", "float16")
+    assert [(row["dtype"], row["fallback"]) for row in stub.read_csv("summary.csv")] == [("float16", "subset")]
+
+
+def test_dtypes_fall_back_to_the_ops_own(stub):
+    stub.behave("abs", "refuse_dtype int32 int16")
+    assert stub.run("--ops", "abs", "--dtypes", "int32,int16") == 0
+    assert (stub.marker("abs")["fallback"], stub.log_facts("abs", 2)["dtypes"]) == ("own", "")
+
+
+# ---- resume
+
+def test_a_complete_screen_is_not_run_again(stub):
+    assert stub.run() == 0
+    assert stub.run() == 0
+    assert "resumed: 3 of 3 operators are complete" in stub.output()
+    assert [stub.attempts(op) for op in ("abs", "add", "mm")] == [["1"]] * 3
+    assert len(list(stub.runs.glob("screen-*"))) == 1
+
+
+@pytest.mark.parametrize("what", ["node", "shared", "tree", "stub", "knob", "marker"])
+def test_a_stale_marker_is_run_again_and_said(stub, what):
+    run = ["--run", str(stub.runs / "mine")]
+    assert stub.run(*run) == 0
+    variables = {}
+    if what == "node":
+        (stub.tree / "benchmark/test_abs.py").write_text("# changed\n")
+    elif what == "shared":
+        (stub.tree / "benchmark/core_shapes.yaml").write_text("BlasBenchmark:\nBenchmark:\n")
+    elif what == "tree":
+        (stub.tree / "src").mkdir()
+        (stub.tree / "src/kernel.py").write_text("")
+    elif what == "stub":
+        with open(stub.stub, "a") as stream:
+            stream.write("# changed\n")
+    elif what == "knob":
+        variables["LEVEL"] = "core"
+    elif what == "marker":
+        path = stub.latest / "main/abs/.complete"
+        path.write_text(path.read_text()[:40])
+    assert stub.run(*run, **variables) == 0
+    again = {"node": "files", "shared": "shared", "tree": "tree", "stub": "runner", "knob": "knobs"}.get(what)
+    one_op = what in ("node", "marker")
+    assert [stub.attempts(op) for op in ("abs", "add")] == [["1", "2"], ["1"] if one_op else ["1", "2"]]
+    if again:
+        assert f"again (changed: {again})" in stub.output()
+    if what == "knob":
+        assert "changed since this screen was started: LEVEL" in stub.output()
+
+
+def test_without_run_another_selection_is_another_screen(stub):
+    assert stub.run() == 0
+    first = stub.latest
+    assert stub.run("--ops", "abs") == 0
+    assert stub.latest != first
+    assert f"{first.name} has another selection (OPS); RUN=runs/{first.name} goes on there" in stub.output()
+    second = stub.latest
+    assert stub.run("--ops", "abs", "--fresh") == 0
+    assert stub.latest not in (first, second) and "(new: FRESH=1)" in stub.output()
+
+
+def test_without_run_an_old_screen_is_not_continued(stub):
+    assert stub.run() == 0
+    facts_path = stub.latest / "screen.json"
+    facts = json.loads(facts_path.read_text())
+    facts["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 24 * 3600 + 60))   # cron came early
+    facts_path.write_text(json.dumps(facts))
+    first = stub.latest
+    assert stub.run() == 0
+    assert stub.latest != first and f"{first.name} is 24 hours old" in stub.output()
+
+
+def test_fewer_ops_in_the_same_screen_lose_no_row(stub):
+    run = ["--run", str(stub.runs / "mine")]
+    assert stub.run(*run) == 0
+    assert stub.run(*run, "--ops", "abs") == 0
+    assert names(stub.read_csv("plan.csv")) == names(stub.read_csv("summary.csv")) == ["abs", "add", "mm"]
+    stub.write_ops(["abs", "add"])
+    assert stub.run(*run) == 0
+    assert [(row["op"], row["status"], row["reason"]) for row in stub.read_csv("plan.csv")][2] == (
+        "mm", "not_found", "no longer in the inventory")
+
+
+def test_planned_is_reported(stub):
+    stub.write_ops(["abs", "add", "gone", "hangs"])
+    (stub.tree / "benchmark/test_gone.py").unlink()
+    stub.dismiss("hangs", "kills the driver")
+    stub.behave("add", "test_line failed 'E: x'; finish 1")
+    assert stub.run() == 1
+    assert {row["op"]: row["status"] for row in stub.read_csv("summary.csv")} == {
+        "abs": "ok", "add": "failed", "gone": "not_found", "hangs": "dismissed"}
+    assert {row["op"]: row["reason"] for row in stub.read_csv("plan.csv")}["hangs"] == "kills the driver"
+
+
+# ---- devices and sharding
+
+def test_an_op_meets_the_same_device_every_night(stub):
+    ops = [f"op{number}" for number in range(12)]
+    stub.write_ops(ops)
+    expected = {op: f"host:{int(hashlib.sha256(f'main/{op}'.encode()).hexdigest(), 16) % 3}" for op in ops}
+    for _ in range(2):
+        assert stub.run("--fresh", "--retries", "0") == 0
+        assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == expected
+        assert {op: stub.log_facts(op, 1)["device"] for op in ops} == expected
+    assert (expected["op0"], expected["op1"], expected["op2"]) == ("host:1", "host:2", "host:0")      # on every machine
+
+
+def test_balanced_sharding_packs_the_longest_first_and_is_stored(stub):
+    stub.write_ops(["a", "b", "c", "d", "e"])
+    assert stub.run("--devices", "host:0,host:1") == 0
+    for op, seconds in {"a": 10, "b": 60, "c": 20, "d": 30, "e": 5}.items():
+        path = stub.latest / f"main/{op}/.complete"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
+    balanced = ["--devices", "host:0,host:1", "--shard", "balanced", "--run", str(stub.runs / "mine")]
+    assert stub.run(*balanced) == 0
+    packed = {row["op"]: row["device"] for row in stub.read_csv("plan.csv")}
+    assert packed == {"b": "host:0", "d": "host:1", "c": "host:1", "a": "host:1", "e": "host:0"}
+    assert stub.run(*balanced) == 0
+    assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == packed
+
+
+FAKE_TORCH = """
+import os, types
+count = len([n for n in os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7").split(",") if n.isdigit() and int(n) < 8])
+def mem_get_info():
+    path = os.path.join(os.environ["BEHAVE"], "memory-" + os.environ["CUDA_VISIBLE_DEVICES"])
+    with open(path + ".asked", "a") as stream:
+        stream.write("x")
+    return (100, 100) if not os.path.exists(path) or os.path.getsize(path + ".asked") > int(open(path).read()) else (10, 100)
+cuda = types.SimpleNamespace(is_available=lambda: count > 0, device_count=lambda: count, mem_get_info=mem_get_info,
+                             get_device_name=lambda n: "NVIDIA H200")
+"""
+
+
+@pytest.fixture
+def cards(stub):
+    """Variables of a machine with 8 NVIDIA cards, a stand-in for torch. The file behave/memory-N says how many looks card
+    N takes until its memory is free."""
+    (stub.folder / "torch.py").write_text(FAKE_TORCH)
+    return {"PYTHONPATH": stub.folder, "DEVICES": None}
+
+
+def test_children_get_the_callers_devices_one_each(stub, cards):
+    for op in ("abs", "add", "mm"):
+        stub.behave(op, 'echo "$CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER ${HOST_TARGET-unset}" > "$RUN_DIR/seen"')
+    assert stub.run(CUDA_VISIBLE_DEVICES="4,6", **cards) == 0
+    seen = {(stub.latest / f"main/{op}/attempts/1/seen").read_text() for op in ("abs", "add", "mm")}
+    assert seen == {"4 PCI_BUS_ID unset\n", "6 PCI_BUS_ID unset\n"}
+    assert {row["device"] for row in stub.read_csv("plan.csv")} == {"4", "6"}
+
+
+def test_a_device_that_does_not_exist(stub, cards):
+    assert stub.run("--devices", "3,9", **cards) == 3
+    assert "DEVICES: 9: does not exist" in stub.output()
+    assert not stub.runs.exists()
+
+
+def test_after_a_kill_the_device_settles_before_the_next_op(stub, cards):
+    stub.write_ops(["a_hangs", "b_next"])
+    stub.behave("a_hangs", "sleep 600")
+    stub.behave("b_next", 'cp "$BEHAVE/memory-5.asked" "$RUN_DIR/looks"')
+    (stub.behaviour / "memory-5").write_text("2")                           # dirty twice, then clean
+    assert stub.run("--devices", "5", "--timeout", "0.5", **{**cards, "DEVICES": None}) == 1
+    assert stub.statuses() == {"a_hangs": "timeout", "b_next": "ok"}
+    assert (stub.latest / "main/b_next/attempts/1/looks").read_text() == "xxx"
+
+
+def test_a_device_that_is_never_freed_gets_no_more_ops(stub, cards):
+    ops = [f"op{number}" for number in range(6)]
+    stub.write_ops(ops)
+    on_card = {op: "45"[int(hashlib.sha256(f"main/{op}".encode()).hexdigest(), 16) % 2] for op in ops}
+    first = next(op for op in ops if on_card[op] == "4")
+    stub.behave(first, "sleep 600")
+    (stub.behaviour / "memory-4").write_text("1000000")
+    assert stub.run("--devices", "4,5", "--timeout", "0.5", SETTLE_S=0.5, **cards) == 1
+    assert "device 4: its memory is not freed; it gets no more operators" in stub.output()
+    assert stub.statuses() == {**dict.fromkeys(ops, "ok"), first: "timeout"}
+    moved = [op for op in ops if on_card[op] == "4" and op != first]
+    assert moved and {stub.marker(op)["device"] for op in moved} == {"5"}
+    assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == {**dict.fromkeys(ops, "5"), first: "4"}
+
+
+# ---- replay, dry run, progress
+
+def test_replay_root_gives_each_op_its_own_record(stub):
+    assert stub.run("--ops", "abs,add") == 0
+    first = stub.latest
+    for op in ("abs", "mm"):
+        stub.behave(op, 'echo "$REPLAY_FROM" > "$RUN_DIR/replay"')
+    assert stub.run("--ops", "abs,mm", "--replay-root", str(first)) == 0
+    assert (stub.latest / "main/abs/attempts/1/replay").read_text().strip() == str(first / "main/abs/attempts/1")
+    assert (stub.latest / "main/mm/attempts/1/replay").read_text().strip() == ""
+    assert stub.run("--replay-root", str(stub.tree)) == 2
+    assert f"REPLAY_ROOT: {stub.tree}: is no screen" in stub.output()
+
+
+def test_dry_run_prints_the_plan_and_makes_nothing(stub):
+    stub.dismiss("mm", "kills the driver")
+    assert stub.run("--dry-run") == 0
+    lines = [line.split() for line in stub.output().splitlines()]
+    assert ["main/mm", "-", "dismissed", "kills", "the", "driver"] in lines
+    assert ["main/abs", "host:0", "run", "benchmark/test_abs.py::test_abs"] in lines
+    assert not stub.runs.exists()
+    assert stub.run("--ops", "abs") == 0
+    assert stub.run("--ops", "abs", "--dry-run") == 0
+    assert "complete (ok)" in stub.output()
+
+
+def test_plain_lines_where_there_is_no_terminal(stub):
+    stub.behave("mm", "test_line failed 'RuntimeError: bad [bold]'; finish 1")
+    assert stub.run("--retries", "0") == 1
+    assert "\x1b" not in stub.output()
+    lines = [line for line in stub.output().splitlines() if line.startswith("[")]
+    assert [line[:5] for line in lines] == ["[1/3]", "[2/3]", "[3/3]"]
+    assert sorted(line.split()[1:3] for line in lines) == [["failed", "main/mm"], ["ok", "main/abs"], ["ok", "main/add"]]
+    assert next(line for line in lines if "main/mm" in line).endswith("RuntimeError: bad [bold]")
+
+
+def test_a_bar_on_a_terminal(stub):
+    pytest.importorskip("rich")
+    done = subprocess.run(["script", "-qec", f"{sys.executable} {ROOT}/run_batch.py", "/dev/null"], cwd=stub.folder,
+                          env=stub.environ(TERM="xterm", COLUMNS="120"), capture_output=True, text=True, check=False,
+                          stdin=subprocess.DEVNULL, timeout=60)
+    assert done.returncode == 0, done.stdout
+    assert "3/3" in done.stdout and "left" in done.stdout and "main/abs" in done.stdout
+
+
+def test_help_needs_no_torch(stub):
+    (stub.folder / "torch.py").write_text("raise ImportError('torch')")
+    assert stub.run("--help", PYTHONPATH=stub.folder) == 0
+    assert "--replay-root" in stub.output() and "12 hours" in stub.output()
+
+
+# ---- bad input: a clear error, and nothing happens
+
+@pytest.mark.parametrize("arguments, variables, message", [
+    (["--ops", "abs,ad"], {}, "OPS: ad: in no inventory of main; did you mean add"),
+    (["--ops", "zzzzzz"], {}, "OPS: zzzzzz: in no inventory of main"),
+    (["--match", "("], {}, "MATCH: (: is no regular expression"),
+    (["--match", "^zz"], {}, "MATCH: ^zz: matches none of 3 operators"),
+    (["--dtypes", "float16,half"], {}, "DTYPES: half: unknown; valid are float16, float32, bfloat16, int16, int32, bool, complex64"),
+    (["--level", "medium"], {}, "LEVEL: medium: unknown; valid are core, comprehensive"),
+    ([], {"MODE": "graph"}, "MODE: graph: unknown; valid are kernel, operator, wrapper, cudagraph"),
+    (["--shard", "random"], {}, "SHARD: random: unknown; valid are hash, balanced"),
+    (["--timeout", "soon"], {}, "TIMEOUT: soon: is no number of seconds"),
+    (["--timeout", "0"], {}, "TIMEOUT: 0: is no number of seconds"),
+    (["--retries", "-1"], {}, "RETRIES: -1: is no whole number"),
+    (["--shapes", "/no/such.yaml"], {}, "SHAPES: /no/such.yaml: cannot be read"),
+    (["--devices", "host:0,host:0"], {}, "DEVICES: host:0: named twice"),
+    ([], {"FLAGGEMS_DIR": "/tmp"}, "FLAGGEMS_DIR: /tmp: is no checkout"),
+    ([], {"OPS_DIR": "/tmp"}, "/tmp/inventory_main.csv: missing"),
+    ([], {"RUN_PYTEST": "/no/stub"}, "RUN_PYTEST: /no/stub: is no executable file"),
+    (["--run", "tree"], {}, "is not empty and no screen"),
+    (["--frobnicate"], {}, "unrecognized arguments: --frobnicate"),
+])
+def test_bad_input(stub, arguments, variables, message):
+    assert stub.run(*arguments, **variables) == 2
+    assert message in stub.output()
+    assert "Traceback" not in stub.output()
+    assert not stub.runs.exists()
+
+
+def test_an_inventory_with_a_missing_column(stub):
+    path = stub.ops_dir / "inventory_main.csv"
+    path.write_text(path.read_text().replace(",bench_node,", ",node,"))
+    assert stub.run() == 2
+    assert "inventory_main.csv" in stub.output() and "bench_node" in stub.output()
+
+
+def test_an_environment_that_run_pytest_refuses_stops_the_screen(stub):
+    stub.stub.write_text("#!/bin/sh\necho 'run_pytest.sh: error: PYTHON: /x: has no pytest; give another' >&2\nexit 3\n")
+    assert stub.run() == 3
+    assert "run_batch.py: error: PYTHON: /x: has no pytest; give another" in stub.output()
+    assert stub.statuses() == {}
+
+
+def test_a_shape_file_without_class_keys_is_warned_about(stub):
+    shapes = stub.folder / "my.yaml"
+    shapes.write_text("abs:\n  shapes:\n  - [64, 64]\n")
+    assert stub.run("--shapes", str(shapes), "--ops", "abs") == 0
+    assert "warning: SHAPES" in stub.output() and "BLAS family (BlasBenchmark" in stub.output()
+    shapes.write_text("BlasBenchmark:\n  shapes: []\nBenchmark:\n  shapes: []\n")
+    assert stub.run("--shapes", str(shapes), "--ops", "abs") == 0
+    assert "warning" not in stub.output()
+
+
+def test_match_and_repo_names_choose(stub):
+    assert stub.run("--match", "^a", "--dry-run") == 0
+    assert "2 of 2 to run" in stub.output()
+    assert stub.run("--ops", "main/add,mm", "--dry-run") == 0
+    assert "2 of 2 to run" in stub.output() and "main/abs" not in stub.output()

@@ -1,0 +1,227 @@
+"""run_batch.py when it, its children or the disk end at a bad moment. Real processes, real signals."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from screen_stub import StubScreen
+
+
+@pytest.fixture
+def stub(tmp_path):
+    screen = StubScreen(tmp_path)
+    yield screen
+    left = screen.list_processes()
+    screen.end_processes()
+    assert left == []
+
+
+# What a benchmark may leave: a child that ignores TERM, one in a session of its own, a daemon, a job with its own group.
+FAMILY = """
+(trap '' TERM; while :; do sleep 1; done) &
+setsid sh -c 'trap "" TERM; while :; do sleep 1; done' &
+(setsid sleep 600 &)
+set -m; sleep 600 & set +m
+table
+touch "$RUN_DIR/ready"
+"""
+# Catastrophic backtracking in C: no Python signal handler runs until it is done.
+BLOCKED_IN_C = """
+exec python3 -c 'import re, signal; signal.signal(signal.SIGTERM, print); re.match(r"(a+)+$", "a" * 60 + "b")'
+"""
+
+
+def comparable(rows):
+    """Summary rows without what says how often a screen was disturbed."""
+    return sorted(tuple(value for name, value in row.items() if name != "attempt") for row in rows)
+
+
+def wait_until_gone(stub, seconds=20):
+    """Wait until no process of the screen is left."""
+    end = time.monotonic() + seconds
+    while stub.list_processes() and time.monotonic() < end:
+        time.sleep(0.02)
+    assert stub.list_processes() == []
+
+
+@pytest.mark.parametrize("last", ["sleep 600", BLOCKED_IN_C])
+def test_a_timeout_leaves_no_descendant_and_keeps_the_rows(stub, last):
+    stub.behave("abs", FAMILY + last)
+    assert stub.run("--timeout", "1") == 1
+    assert stub.list_processes() == []
+    assert stub.statuses() == {"abs": "timeout", "add": "ok", "mm": "ok"}
+    row = next(row for row in stub.read_csv("summary.csv") if row["op"] == "abs")
+    assert (row["status"], row["latency_ms"], row["row_status"]) == ("timeout", "0.02", "SUCCESS")
+
+
+def test_what_an_op_leaves_behind_is_ended_though_it_passed(stub):
+    stub.behave("abs", FAMILY)
+    assert stub.run() == 0
+    assert stub.statuses() == {"abs": "ok", "add": "ok", "mm": "ok"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupt_ends_the_children_and_the_screen_goes_on_later(stub, number):
+    stub.write_ops(["abs", "add", "mm", "mul"])
+    stub.behave("abs", FAMILY + "[ -e \"$BEHAVE/go\" ] || sleep 600")
+    driver = stub.start("--devices", "host:0")
+    stub.wait_for_attempt("abs")
+    driver.send_signal(number)
+    assert driver.wait(30) == 130
+    assert stub.list_processes() == []
+    assert stub.statuses() == {}
+    rows = {row["op"]: (row["status"], row["latency_ms"]) for row in stub.read_csv("summary.csv")}
+    assert rows == {"abs": ("interrupted", "0.02"), **dict.fromkeys(["add", "mm", "mul"], ("interrupted", ""))}
+    (stub.behaviour / "go").touch()
+    assert stub.run("--devices", "host:0") == 0
+    assert stub.attempts("abs") == ["1", "2"]
+    assert set(stub.statuses().values()) == {"ok"}
+
+
+def test_a_second_interrupt_does_not_wait_for_the_grace(stub):
+    stub.behave("abs", "trap '' TERM\n" + FAMILY + "while :; do sleep 1; done")
+    driver = stub.start("--ops", "abs", GRACE_S=600)
+    stub.wait_for_attempt("abs")
+    driver.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert driver.poll() is None
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(30) == 130
+
+
+def test_a_worker_killed_by_someone_else_is_crashed_and_the_rest_goes_on(stub):
+    stub.write_ops([f"op{number}" for number in range(6)])
+    stub.behave("op0", FAMILY + "sleep 600")
+    driver = stub.start("--retries", "0")
+    stub.wait_for_attempt("op0")
+    worker = next(pid for pid, command in stub.list_processes() if " op0 benchmark/" in command)
+    os.kill(os.getsid(worker), signal.SIGKILL)
+    assert driver.wait(60) == 1
+    assert stub.statuses() == {"op0": "crashed", **{f"op{number}": "ok" for number in range(1, 6)}}
+    assert "SIGKILL" in stub.marker("op0")["reason"]
+
+
+def test_a_killed_driver_takes_its_children_with_it(stub):
+    stub.behave("abs", "touch \"$RUN_DIR/ready\"; exec sleep 600")
+    driver = stub.start("--ops", "abs")
+    stub.wait_for_attempt("abs")
+    driver.kill()
+    driver.wait()
+    wait_until_gone(stub)
+
+
+def test_the_next_start_ends_what_a_killed_driver_left_and_says_so(stub):
+    stub.behave("abs", "trap '' TERM\n" + FAMILY + "[ -e \"$BEHAVE/go\" ] || while :; do sleep 1; done")
+    driver = stub.start("--ops", "abs")
+    stub.wait_for_attempt("abs")
+    driver.kill()
+    driver.wait()
+    left = [pid for pid, command in stub.list_processes() if "stub.sh abs" in command]
+    assert left
+    (stub.behaviour / "go").touch()
+    assert stub.run("--ops", "abs") == 0
+    for pid in left:
+        assert f"left by an earlier driver of this screen, ended: {pid} " in stub.output()
+    assert stub.attempts("abs") == ["1", "2"]
+    assert not list(stub.latest.glob("main/abs/attempts/*.driver.log"))
+
+
+OPS = [f"op{number}" for number in range(9)]
+
+
+def prepare_nine_ops(stub):
+    """Ops that take a while: good ones, a partial, a skipped, a crashing, a flaky one, one that falls back."""
+    stub.write_ops(OPS)
+    wait = "sleep 0.1\n"
+    for op in OPS:
+        stub.behave(op, wait)
+    stub.behave("op1", wait + "table; test_line failed 'RuntimeError: bad'; finish 1")
+    stub.behave("op2", wait + "test_line skipped 'needs SM90'; finish 0")
+    stub.behave("op3", wait + "table; setsid sleep 600 & kill -9 $$")
+    stub.behave("op4", wait + "refuse_dtype int32")
+    stub.behave("op5", wait + "setsid sleep 600 &")
+
+
+def test_killed_at_five_moments_and_resumed_gives_the_rows_of_an_undisturbed_run(stub):
+    prepare_nine_ops(stub)
+    arguments = ["--dtypes", "int32,float16", "--devices", "host:0,host:1"]
+    assert stub.run("--run", str(stub.runs / "undisturbed"), *arguments) == 1
+    killed_at = []
+    for done in (0, 1, 3, 4, 6):                # after so many outcomes and a little more, wherever that is
+        driver = stub.start("--run", str(stub.runs / "disturbed"), *arguments)
+        end = time.monotonic() + 30
+        while len(stub.statuses(stub.runs / "disturbed")) < done and time.monotonic() < end:
+            time.sleep(0.005)
+        time.sleep(0.037 * done)
+        driver.kill()
+        driver.wait()
+        killed_at.append(len(stub.statuses(stub.runs / "disturbed")))
+    assert killed_at == sorted(killed_at) and killed_at[-1] < 9
+    assert stub.run("--run", str(stub.runs / "disturbed"), *arguments) == 1
+    disturbed, undisturbed = (comparable(stub.read_csv("summary.csv", stub.runs / name))
+                              for name in ("disturbed", "undisturbed"))
+    assert disturbed == undisturbed
+    assert len({row[2] for row in undisturbed}) == 9
+
+
+def test_a_second_screen_in_the_same_directory_is_refused(stub):
+    stub.behave("abs", "touch \"$RUN_DIR/ready\"; while [ ! -e \"$BEHAVE/go\" ]; do sleep 0.05; done")
+    driver = stub.start("--ops", "abs")
+    stub.wait_for_attempt("abs")
+    second = subprocess.run([sys.executable, *driver.args[1:]], env=stub.environ(), cwd=stub.folder, capture_output=True,
+                            text=True, check=False)
+    assert second.returncode == 3
+    assert f"is in use by process {driver.pid} on host {os.uname().nodename}" in second.stderr
+    (stub.behaviour / "go").touch()
+    assert driver.wait(30) == 0
+    assert stub.attempts("abs") == ["1"]
+
+
+def test_two_new_screens_at_once_get_their_own_directories(stub):
+    drivers = [subprocess.Popen([sys.executable, *stub_arguments(stub)], env=stub.environ(), cwd=stub.folder,
+                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(3)]
+    assert [driver.wait(60) for driver in drivers] == [0, 0, 0]
+    screens = [path for path in stub.runs.glob("screen-*") if path.is_dir()]
+    assert len(screens) == 3
+    assert [len(stub.read_csv("summary.csv", screen)) for screen in screens] == [3, 3, 3]
+
+
+def stub_arguments(stub):
+    """The arguments of a call that always makes a new screen."""
+    from screen_stub import ROOT
+    return [str(ROOT / "run_batch.py"), "--fresh"]
+
+
+# ---- a full disk
+
+def test_a_full_disk_at_a_marker_stops_the_screen_and_loses_nothing(stub):
+    run = stub.runs / "mine"
+    (run / "main/add").mkdir(parents=True)
+    (run / "screen.json").write_text(json.dumps({"run_id": "a" * 32, "created": "2026-11-30T00:00:00Z", "knobs": {}}))
+    (run / "main/add/.complete.tmp").symlink_to("/dev/full")
+    stub.behave("abs", FAMILY + "sleep 600")
+    stub.behave("add", "while ! ls \"$RUN_DIR\"/../../../abs/attempts/1/ready; do sleep 0.05; done")
+    assert stub.run("--run", str(run)) == 3
+    assert f"{run}/main/add/.complete: no space left on the device" in stub.output()
+    assert "Traceback" not in stub.output()
+    assert stub.list_processes() == []
+    assert "add" not in stub.statuses(run)
+    stub.behave("abs", "")
+    assert stub.run("--run", str(run)) == 0
+    assert set(stub.statuses(run).values()) == {"ok"}
+
+
+def test_an_op_that_met_a_full_disk_is_not_blamed(stub):
+    stub.behave("abs", "[ -e \"$BEHAVE/space\" ] || { say 'OSError: [Errno 28] No space left on device'; "
+                       "test_line failed 'OSError: [Errno 28] No space left on device'; finish 1; }")
+    assert stub.run("--ops", "abs") == 3
+    assert "attempts/1: no space left on the device; free some and start the same command again" in stub.output()
+    assert stub.statuses() == {}
+    (stub.behaviour / "space").touch()
+    assert stub.run("--ops", "abs") == 0
+    assert (stub.statuses(), stub.attempts("abs")) == ({"abs": "ok"}, ["1", "2"])

@@ -321,6 +321,7 @@ run_pytest() { # sets status, and caught if a signal arrived
         trapped=0 status=0
         wait "$pytest_pid" || status=$?
     done
+    [ "$status" -ge 0 ] || status=$((128 + caught)) # bash's answer about a child that the trap saw end
     if ! await_end "$first"; then # not worth a time limit: the tests are done
         kill -KILL "$first"
         echo "run_pytest.sh: a process that the tests left behind still held their output" | write_log || fail_log

@@ -107,17 +107,16 @@ def test_bank_of_knobs_is_in_one_section_with_both_languages():
         (5, "", "--deselect=benchmark/test_one.py"),
     ],
 )
-def test_exit_status_is_pytests_own(tree, status, body, extra):
+def test_exit_status_is_pytests_own_also_through_a_pipe(tree, status, body, extra):
     node = add_benchmark(tree, "one", body)
-    ended = run_script(tree, "one", node if status in (2, 5) else f"{node}::test_one", PYTEST_EXTRA=extra)
-    assert ended.returncode == status, ended.stdout + ended.stderr
+    node = node if status in (2, 5) else f"{node}::test_one"
+    command = ["bash", "-c", '"$@" | tee copy >/dev/null; exit "${PIPESTATUS[0]}"', "-", *script_command("one", node)]
+    env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "run", PYTEST_EXTRA=extra)
+    ended = subprocess.run(command, env=env, cwd=tree, text=True, capture_output=True, timeout=60)
+    assert ended.returncode == status, (tree / "copy").read_text() + ended.stderr
     assert json.loads((tree / "run/exit.json").read_text())["pytest_exit"] == status
     assert parse_runlog(tree / "run/run.log").footer["pytest_exit"] == str(status)
-    piped = subprocess.run(["bash", "-o", "pipefail", "-c", '"$@" | tee copy >/dev/null', "-",
-                            *script_command("one", node if status in (2, 5) else f"{node}::test_one")],
-                           env=make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "piped", PYTEST_EXTRA=extra),
-                           cwd=tree, capture_output=True, timeout=60)  # fmt: skip
-    assert piped.returncode == status
+    assert (tree / "copy").read_text() == f"run directory: {tree}/run\n" + read_log(tree / "run")
 
 
 def test_crash_of_the_interpreter_shows_as_signal_and_leaves_no_exit_json(tree):

@@ -86,7 +86,7 @@ class Scheduler:
                 self._advance_settling(slot, now, stops)
             elif slot.running is not None:
                 self._advance_running(slot, now, stops)
-            elif slot.queue and not stops and not slot.is_dead:
+            if slot.queue and not slot.is_busy() and not slot.is_dead and not stops:
                 self._start_next(slot, now)
         self._report.tick()
         waiting = not stops and any(slot.queue for slot in self._slots if not slot.is_dead)

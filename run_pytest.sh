@@ -132,6 +132,7 @@ check_knobs() {
     check_choice TIMER do_bench
     check_choice USE_FLAGTUNE 0 1
     check_choice HOST_MODE execute compile
+    [ -z "$HOST_TARGET" ] || check_choice HOST_TARGET cuda:80 cuda:90
     check_choice FALLBACK '' subset own
     check_choice SITE_PLUGINS 0 1
     check_number ATTEMPT KILL_AFTER_S

@@ -376,6 +376,13 @@ def test_fold_by_example(details, texts, legend):
     assert fold_details(details) == (texts, legend)
 
 
+def test_fold_stops_at_one_digit():
+    details = [[n, *(f"constant {k}" for k in range(12))] for n in range(2)]
+    texts, legend = fold_details(details)
+    assert legend == [f"'constant {k}'" for k in range(9)]
+    assert texts[1] == "[1, #1, #2, #3, #4, #5, #6, #7, #8, #9, 'constant 9', 'constant 10', 'constant 11']"
+
+
 def make_detail(rng, depth=0):
     kind = rng.choice(["size", "scalar", "list", "tuple", "dict"] if depth < 3 else ["size", "scalar"])
     if kind == "size":

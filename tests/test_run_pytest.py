@@ -232,6 +232,40 @@ def test_log_that_cannot_be_written_is_an_error_of_the_environment(tree):
     assert not (tree / "run/exit.json").exists()
 
 
+def test_log_with_a_hole_in_it_is_an_error_too(tree, tmp_path):
+    """The log could be written at both ends, but not in between."""
+    count = tmp_path / "count"
+    (tmp_path / "tee").write_text(f'#!/bin/bash\necho >> {count}\n'
+                                  f'[ "$(wc -l < {count})" -ne 2 ] || {{ cat > /dev/null; exit 1; }}\n'
+                                  f'PATH=${{PATH#*:}} exec tee "$@"\n')  # fmt: skip
+    (tmp_path / "tee").chmod(0o755)
+    node = add_benchmark(tree, "one", PASSES)
+    ended = run_script(tree, "one", node, PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert ended.returncode == 3 and "was not written to its end" in ended.stderr
+    assert not (tree / "run/exit.json").exists()
+
+
+def test_terminal_has_colour_and_the_log_none(tree):
+    node = add_benchmark(tree, "one", PASSES)
+    env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "run", TERM="xterm")
+    master, slave = os.openpty()
+    with subprocess.Popen(script_command("one", node), env=env, cwd=tree, stdout=slave, start_new_session=True) as script:
+        os.close(slave)
+        screen = b""
+        while chunk := read_terminal(master):
+            screen += chunk
+    assert script.returncode == 0
+    assert b"\033[32mSUCCESS\033[0m  " in screen and screen.startswith(b"run directory: ")
+    assert "\nSUCCESS   " in read_log(tree / "run") and "\033" not in read_log(tree / "run")
+
+
+def read_terminal(master):
+    try:
+        return os.read(master, 65536)
+    except OSError:  # how Linux says that the other end is closed
+        return b""
+
+
 # How it ends ----------------------------------------------------------------------------------------------------
 
 WAITS = """
@@ -315,6 +349,7 @@ def test_process_left_behind_does_not_hold_the_run(tree):
         ({"TIMER": "cudagraph"}, 2, ["TIMER: cudagraph: ", "do_bench"]),
         ({"CACHE": "warm"}, 2, ["CACHE: warm: ", "cold"]),
         ({"USE_FLAGTUNE": "yes"}, 2, ["USE_FLAGTUNE: yes: ", "0 1"]),
+        ({"HOST_TARGET": "cuda90"}, 2, ["HOST_TARGET: cuda90: ", "cuda:80 cuda:90"]),
         ({"HOST_MODE": "run"}, 2, ["HOST_MODE: run: ", "execute compile"]),
         ({"ITER_MS": "1.5"}, 2, ["ITER_MS: 1.5: "]),
         ({"DTYPES": "float16,flaot32"}, 2, ["DTYPES: flaot32: "]),

@@ -1,0 +1,80 @@
+"""Pytest plugin: run Triton's kernels on a machine with no accelerator.
+
+Purpose   Installs host_device before flag_gems is imported, lets benchmarks run each function once, and fails a test
+          that passed without launching a single kernel: it would prove nothing.
+Usage     HOST_TARGET=cuda:90 PYTHONPATH=plugins python -m pytest -p _host_device_plugin NODE ...
+Input     HOST_TARGET (unset: this plugin does nothing), HOST_MODE=execute|compile, RUN_DIR,
+          HOST_ANY_VERSION=1 (only for `make host-matrix`: skip the list of passed versions)
+Output    RUN_DIR/launches.json at the end of the session, where RUN_DIR is set:
+            {"schema": 1, "target": "cuda:90", "mode": "execute",
+             "variants": [{"name": "abs_func", "hash": "3f...", "launches": 2, "num_warps": 4,
+                           "shared": 0, "convert_layout": 0}, ...]}
+          and one line in the terminal summary.
+Limits    See host_device/__init__.py. Times are not those of any device. Exit 3 where versions are refused, 2 for a bad
+          value.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+NO_LAUNCH = "host device: no Triton kernel was launched"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config):
+    """Before any conftest imports flag_gems."""
+    from host_device import HostDeviceError, install, read_target
+
+    try:
+        target = read_target(os.environ)
+        if target is None:
+            return
+        device = install(target, any_version=os.environ.get("HOST_ANY_VERSION") == "1")
+    except HostDeviceError as error:
+        leave(error)
+    early_config.pluginmanager.register(HostDeviceSession(device), "host-device-session")
+
+
+def leave(error):
+    """End pytest before it has begun: the reason on stderr, no traceback."""
+    print(f"_host_device_plugin: error: {error}", file=sys.stderr)
+    raise SystemExit(error.code)
+
+
+class HostDeviceSession:
+    """The hooks that are active only while the host device is."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def pytest_report_header(self):
+        return f"host device: {self.device.target}, mode {self.device.target.mode}; times mean nothing"
+
+    def pytest_collection_finish(self, session):
+        """Upstream's wrapper and operator modes repeat a function for a given time: once is enough here."""
+        for name, module in list(sys.modules.items()):
+            if name.endswith("benchmark.base") and hasattr(module, "get_iter_count"):
+                module.get_iter_count = lambda fn: (0, 1)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item):
+        before = self.device.recorder.total_launches
+        result = yield
+        if self.device.recorder.total_launches == before:
+            pytest.fail(NO_LAUNCH, pytrace=False)
+        return result
+
+    def pytest_terminal_summary(self, terminalreporter):
+        recorder = self.device.recorder
+        terminalreporter.write_line(
+            f"host device: {self.device.target}, {len(recorder.variants())} variants, "
+            f"{recorder.total_launches} launches"
+        )
+
+    def pytest_sessionfinish(self):
+        run_dir = os.environ.get("RUN_DIR")
+        if run_dir:
+            self.device.recorder.write(Path(run_dir, "launches.json"), self.device.target)

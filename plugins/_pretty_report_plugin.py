@@ -91,6 +91,7 @@ class _WatchedInputs:
         return self
 
     def __next__(self):
+        __tracebackhide__ = True
         self.record.making_input = True
         item = next(self.inputs)
         self.record.making_input = False

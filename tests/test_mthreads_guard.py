@@ -338,7 +338,7 @@ def test_scan_again_keeps_evidence_and_names_what_is_gone(tmp_path):
 
 def test_scan_lists_joined_guards_too(tmp_path):
     done = scan(build_tree(tmp_path, "mthreads"), "--list")
-    assert "joined benchmark/test_joined.py:7  decorator test_and  'CUDA required'" in done.stdout
+    assert "joined benchmark/test_joined.py:8  decorator test_and  'CUDA required'" in done.stdout
     assert not (tmp_path / "list.csv").exists()
 
 

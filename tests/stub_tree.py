@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -142,3 +143,10 @@ def run_plugin(tree, plugins, *args, timeout=60, **changes):
     flags = [flag for plugin in plugins for flag in ("-p", plugin)]
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *flags, *args]
     return subprocess.run(command, env=env, cwd=tree, text=True, capture_output=True, timeout=timeout, check=False)
+
+
+def wait_for(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.05)

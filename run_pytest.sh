@@ -264,10 +264,12 @@ build_arguments() { # sets ARGS
     for item in $PLUGINS; do ARGS+=(-p "$item"); done
     # Kernel mode is upstream's default, and the option has another name on Kunlunxin.
     if [ "${GEMS_VENDOR:-}" = kunlunxin ]; then item=--fg_mode; else item=--mode; fi
-    [ "$MODE" = kernel ] || ARGS+=("$item" "$MODE")
-    ARGS+=(--level "$LEVEL" --warmup "$WARMUP_MS" --iter "$ITER_MS")
-    for item in ${DTYPES//,/ }; do ARGS+=(--dtypes "$item"); done
-    [ -z "$SHAPES" ] || ARGS+=(--shape_file "$SHAPES")
+    # OPTION=VALUE in one word: pytest before 9 finds the tree's conftest.py, which defines these options, only if no
+    # value stands alone among the arguments.
+    [ "$MODE" = kernel ] || ARGS+=("$item=$MODE")
+    ARGS+=("--level=$LEVEL" "--warmup=$WARMUP_MS" "--iter=$ITER_MS")
+    for item in ${DTYPES//,/ }; do ARGS+=("--dtypes=$item"); done
+    [ -z "$SHAPES" ] || ARGS+=("--shape_file=$SHAPES")
     read -ra item <<< "$PYTEST_EXTRA"
     ARGS+=("${item[@]}" "${NODES[@]/#/$TREE/}")
 }

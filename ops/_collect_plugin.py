@@ -5,7 +5,7 @@ Writes, as the session ends (its absence means that pytest did not end by itself
   {"schema": 1, "items": 1188, "pytest_exit": 0, "device": "NVIDIA H200",
    "functions": [{"node": "benchmark/test_mul.py::test_mul", "cases": [{"id": "", "marks": ["mul"], "skips": []}]}],
    "skipped": [{"node": "benchmark/test_x.py", "text": "no vllm"}],
-   "errors": [{"node": "benchmark/test_broken.py", "text": "ImportError: no module named vllm"}]}
+   "errors": [{"node": "benchmark/test_broken.py", "text": "ImportError: no module named vllm", "mismatch": false}]}
 Marks are in iter_markers()'s order and include pytest's own; `id` is the text in brackets. A function whose cases all
 have the same marks has one case with the id "" and "count" of them.
 """
@@ -31,7 +31,9 @@ class Collector:
 
     def pytest_collectreport(self, report):
         if report.failed:
-            self.errors.append({"node": report.nodeid, "text": last_line(report.longrepr)})
+            # Two files of one name in folders that are no packages: the second can only be collected by itself.
+            mismatch = "import file mismatch" in str(report.longrepr)
+            self.errors.append({"node": report.nodeid, "text": last_line(report.longrepr), "mismatch": mismatch})
         elif report.skipped:
             self.skipped.append({"node": report.nodeid, "text": last_line(report.longrepr)})
 

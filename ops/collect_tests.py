@@ -31,35 +31,62 @@ class CollectError(Exception):
 
 def collect_tests(tree, folders, *, python, environ, timeout, on_host):
     """Collect `folders` of `tree` at the same time, at most `timeout` seconds long. See the top of this file."""
-    with tempfile.TemporaryDirectory(prefix="gemscreen-collect-") as scratch:
-        runs = {folder: start_pytest(tree, folder, python, environ, on_host, Path(scratch)) for folder in folders}
-        try:
-            late = await_all(runs, timeout)
-        finally:
-            end_all(runs)
-        problems, found = [], {}
-        for folder, child in runs.items():
-            data, wrong = read_answer(Path(scratch, folder), child, folder, timeout if folder in late else None)
-            problems += wrong
-            found[folder] = data
+    env = child_env(tree, environ, on_host)
+    deadline = time.monotonic() + timeout
+    found, problems = {}, []
+    wanted = {folder: [folder] for folder in folders}
+    while wanted and not problems:
+        answers, problems = run_round(tree, wanted, python, env, deadline)
+        again = {}
+        for folder, data in answers.items():
+            earlier = found.setdefault(folder, {**data, "functions": {}, "skipped": [], "items": 0})
+            earlier["functions"].update(data["functions"])
+            earlier["skipped"] += data["skipped"]
+            earlier["items"] += data["items"]
+            twins = [error["node"] for error in data["errors"] if error["mismatch"]]
+            if twins and twins != wanted[folder]:       # otherwise another round would say the same
+                again[folder] = twins
+            else:
+                problems += [f"{error['node'] or folder}: {error['text']}" for error in data["errors"]]
+        wanted = again
     if problems:
         raise CollectError(problems)
     return found
 
 
-def start_pytest(tree, folder, python, environ, on_host, scratch):
-    """A Child that collects one folder; its files are in scratch/folder, which is also its working directory."""
-    here = scratch / folder
+def run_round(tree, wanted, python, env, deadline):
+    """Collect the paths `wanted` {folder: [path]}, each folder by one pytest: ({folder: data}, problems)."""
+    answers, problems = {}, []
+    with tempfile.TemporaryDirectory(prefix="gemscreen-collect-") as scratch:
+        runs = {}
+        try:
+            for folder, paths in wanted.items():
+                runs[folder] = start_pytest(tree, paths, python, env, Path(scratch, folder))
+            late = await_all(runs, deadline)
+        finally:
+            end_all(runs)
+        for folder, child in runs.items():
+            if folder in late:
+                problems.append(f"{folder}: too slow to collect; give it more time: --timeout")
+            else:
+                data, wrong = read_answer(Path(scratch, folder), child, folder)
+                problems += wrong
+                if data:
+                    answers[folder] = data
+    return answers, problems
+
+
+def start_pytest(tree, paths, python, env, here):
+    """A Child that collects `paths` of the tree; its files are in `here`, which is also its working directory."""
     here.mkdir()
     command = [python, "-m", "pytest", "--collect-only", "-q", "--tb=short", "-p", "no:cacheprovider", "--rootdir", tree]
     if Path(tree, "pytest.ini").is_file():
         command += ["-c", Path(tree, "pytest.ini")]
     for plugin in PLUGINS:
         command += ["-p", plugin]
-    env = child_env(tree, environ, on_host)
-    env["COLLECT_OUT"] = str(here / "collected.json")
-    return Child([*map(str, command), str(Path(tree, folder))], tag=f"inventory-{os.getpid()}/{folder}", env=env,
-                 log=here / "log", cwd=here, grace=GRACE)
+    command += [Path(tree, path) for path in paths]
+    return Child([*map(str, command)], tag=f"inventory-{os.getpid()}/{here.name}", log=here / "log", cwd=here,
+                 env={**env, "COLLECT_OUT": str(here / "collected.json")}, grace=GRACE)
 
 
 def child_env(tree, environ, on_host):
@@ -78,9 +105,8 @@ def child_env(tree, environ, on_host):
     return env
 
 
-def await_all(runs, timeout):
-    """Wait until all children are gone; end them after `timeout` seconds. Returns the folders that were too slow."""
-    deadline = time.monotonic() + timeout
+def await_all(runs, deadline):
+    """Wait until all children are gone; end them at `deadline`. Returns the folders that were too slow."""
     late = set()
     waiting = dict(runs)
     while waiting:
@@ -103,18 +129,15 @@ def end_all(runs):
         time.sleep(0.02)
 
 
-def read_answer(here, child, folder, exceeded):
+def read_answer(here, child, folder):
     """(data or None, problems) of a finished child."""
-    if exceeded is not None:
-        return None, [f"{folder}: not collected within {exceeded:g} s; give it more: --timeout"]
     log = (here / "log").read_text(encoding="utf-8", errors="replace")
     try:
         data = json.loads((here / "collected.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         tail = "\n    ".join(log.strip().splitlines()[-8:])
         return None, [f"{folder}: pytest ended with status {child.returncode} before it had collected:\n    {tail}"]
-    problems = [f"{error['node'] or folder}: {error['text']}" for error in data["errors"]]
-    if not problems and data["pytest_exit"] not in (0, 5):      # 5: there is no test in it
-        problems = [f"{folder}: pytest ended with status {data['pytest_exit']}"]
     data["functions"] = {entry["node"]: entry["cases"] for entry in data["functions"]}
-    return data, problems
+    # 5: there is no test in it. 2 comes with errors, which name the modules.
+    is_complete = data["pytest_exit"] in (0, 5) or data["errors"]
+    return data, [] if is_complete else [f"{folder}: pytest ended with status {data['pytest_exit']}"]

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """rebuild_inventory.py - rebuild ops/inventory_<repo>.csv from a tree: which operators there are, and their nodes.
 
-PURPOSE  Joins, by node id, what the source of benchmark/ and tests/ says (scan_tests.py) with what pytest collects
-         (collect_tests.py), and adds conf/operators.yaml. The format is described in common/inventory.py.
+PURPOSE  Joins (join_inventory.py), by node id, what the source of benchmark/ and tests/ says (scan_tests.py) with what
+         pytest collects (collect_tests.py), and adds conf/operators.yaml. The format is described in common/inventory.py.
 USAGE    make inventory [REPO=main] [TREE=/path]
          ops/rebuild_inventory.py [--repo main|vllm|samples] [--tree DIR] [--out FILE] [--collect auto|yes|no]
                                   [--python PYTHON] [--timeout SECONDS]
@@ -12,8 +12,8 @@ USAGE    make inventory [REPO=main] [TREE=/path]
 INPUT    The tree: --tree, else FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR and their defaults, else the sample tree.
 OUTPUT   The file, written whole or not at all. On stderr, per line, what differs: nodes that only one side sees, marks on
          which they disagree, operators without accuracy test, tests without benchmark. On stdout the sum:
-           ops/inventory_main.csv: 1081 operators, 1132 rows of 711 files, verified=yes (1188 cases collected);
-           source only 0, collected only 0, other mark 3, no accuracy test 40, no benchmark 61, no yaml id 30
+           ops/inventory_main.csv: 1059 operators, 1126 rows of 703 files, verified=yes (1188 cases collected); source
+           only 0, collected only 0, other mark 3, no mark 3, no accuracy test 17, no benchmark 23, no yaml id 36
 EXIT     0 done, 1 a module could not be read or collected (each is named; the old file stays), 2 usage,
          3 a verified inventory would be replaced by an unverified one, or there is no such Python
 NEEDS    PyYAML; to collect also pytest, torch, triton, flag_gems. FlagGems at ed2508b: 3 s to read, 40 s to collect.
@@ -24,6 +24,7 @@ import argparse
 import csv
 import io
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter, namedtuple
@@ -32,130 +33,19 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "ops")]
 
-import yaml  # noqa: E402
 from collect_tests import CollectError, collect_tests  # noqa: E402
 from common import devices, trees  # noqa: E402
 from common.errors import BAD_RESULT, DONE, REFUSED, UserError, run_main  # noqa: E402
-from common.inventory import COLUMNS, REPOS, SCHEMA, inventory_path, read_header  # noqa: E402
+from common.inventory import COLUMNS, REPOS, inventory_path, read_header  # noqa: E402
 from common.state import write_text_atomic  # noqa: E402
-from scan_tests import BUILTIN_MARKS, find_test_files, scan_tests  # noqa: E402
+from join_inventory import build_rows, compare, list_benchmarks, map_tests, read_yaml_ids  # noqa: E402
+from scan_tests import find_test_files, scan_tests  # noqa: E402
 
 FOLDERS = ("benchmark", "tests")
 Target = namedtuple("Target", "repo tree out")
 
 
-# ---- what belongs to which operator
-
-def op_marks(marks):
-    """`marks` without pytest's own, each once, in pytest's order."""
-    return tuple(dict.fromkeys(name for name in marks if name not in BUILTIN_MARKS))
-
-
-def split_cases(node, cases, name_cases):
-    """[(node id, marks)]: the function's id if all cases agree in what `name_cases` makes of their marks, else one per case.
-
-    So that an operator's run holds none of another's cases.
-    """
-    if len({name_cases(op_marks(case["marks"])) for case in cases}) == 1:
-        return [(node, op_marks(cases[0]["marks"]))]
-    return [(f"{node}[{case['id']}]", op_marks(case["marks"])) for case in cases]
-
-
-def name_op(node, marks, source):
-    """The operator of a node: its first mark; else the only op_name in the source; else the function's name, shortened."""
-    if marks:
-        return marks[0]
-    op_names = {name for bench in source.benches for name in bench.op_names} if source else set()
-    if len(op_names) == 1:
-        return op_names.pop()
-    name = node.rpartition("::")[2].partition("[")[0]
-    for prefix in ("test_", "perf_"):
-        name = name.removeprefix(prefix)
-    for suffix in ("_perf", "_benchmark"):
-        name = name.removesuffix(suffix)
-    return name or node
-
-
-def source_marks(source):
-    """Marks of a function as the source shows them. A single mark inside pytest.param stands for the function; of several
-    it is unknown which case has which, so none is taken."""
-    return source.marks or (source.param_marks if len(source.param_marks) == 1 else ())
-
-
-def list_benchmarks(sources, collected):
-    """[(op, mark, node id, SourceTest or None, `ast|collect|both`, collected cases)] of all benchmark nodes."""
-    rows = []
-    for node in {**sources, **collected}:
-        source, cases = sources.get(node), collected.get(node, [])
-        seen_by = "both" if source and cases else "collect" if cases else "ast"
-        parts = split_cases(node, cases, lambda marks: marks[:1]) if cases else [(node, source_marks(source))]
-        for part, marks in parts:
-            rows.append((name_op(part, marks, source), marks[0] if marks else "", part, source, seen_by, cases))
-    return sorted(rows, key=lambda row: (row[0], row[2]))
-
-
-def map_tests(sources, collected):
-    """{mark: [node ids]} of the accuracy tests. A test counts for every mark it carries, as with `pytest -m`."""
-    found = {}
-    for node in sorted({**sources, **collected}):
-        if node in collected:
-            parts = split_cases(node, collected[node], lambda marks: marks)
-            # `;` separates the ids in the file
-            parts = [(node if ";" in part else part, marks) for part, marks in parts]
-        else:
-            parts = [(node, sources[node].marks + sources[node].param_marks)]
-        for part, marks in parts:
-            for mark in marks:
-                if part not in found.setdefault(mark, []):
-                    found[mark].append(part)
-    return found
-
-
-def read_yaml_ids(tree):
-    """{name: id}: the ids of conf/operators.yaml by themselves, and by the aten names that they are for."""
-    path = Path(tree, "conf", "operators.yaml")
-    if not path.is_file():
-        return {}
-    try:
-        entries = (yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)) or {})["ops"]
-        names = {str(name): entry["id"] for entry in entries for name in entry.get("for") or []}
-        return {**names, **{entry["id"]: entry["id"] for entry in entries}}
-    except (yaml.YAMLError, KeyError, TypeError) as error:
-        raise UserError(f"{path}: no list of operators under `ops` ({type(error).__name__}: {error}); mend the file") from None
-
-
-def find_yaml_id(ids, mark, source):
-    op_names = [name for bench in source.benches for name in bench.op_names] if source else []
-    return next((ids[name] for name in [mark, *op_names, mark.lstrip("_")] if name and name in ids), "")
-
-
 # ---- the file
-
-def build_rows(repo, benchmarks, tests, ids):
-    """The rows of the inventory, as dicts by column."""
-    rows = []
-    for op, mark, node, source, seen_by, cases in benchmarks:
-        benches = source.benches if source else ()
-        dtypes = [bench.dtypes for bench in benches]
-        test_nodes = tests.get(mark or op, [])
-        guards = source.guards if source else tuple(text for case in cases for text in case["skips"])
-        rows.append({
-            "schema": SCHEMA, "repo": repo, "op": op, "mark": mark, "yaml_id": find_yaml_id(ids, mark or op, source),
-            "bench_node": node, "bench_file": node.partition("::")[0],
-            "bench_class": join(bench.class_name for bench in benches),
-            "op_name": join(name for bench in benches for name in bench.op_names),
-            "dtypes": "" if None in dtypes else join(name for names in dtypes for name in names),
-            "shape_key": join(bench.shape_key for bench in benches),
-            "test_file": join(test.partition("::")[0] for test in test_nodes), "test_nodes": join(test_nodes),
-            "skip_guard": "; ".join(dict.fromkeys(guards)),
-            "source": seen_by, "verified": "no" if seen_by == "ast" else "yes",
-        })
-    return rows
-
-
-def join(values):
-    return ";".join(dict.fromkeys(value for value in values if value))
-
 
 def format_inventory(header, rows):
     text = io.StringIO()
@@ -176,33 +66,6 @@ def read_commit(tree, repo):
         return "unknown"
     changed = subprocess.run([*git, "status", "--porcelain", *FOLDERS, "conf"], capture_output=True, text=True).stdout
     return head.stdout.strip() + ("-dirty" if changed else "")
-
-
-# ---- differences
-
-def compare(sources, collected, rows, tests, ids):
-    """{heading: [lines]} of what the two sides, and benchmarks and tests, do not have in common."""
-    found = {name: [] for name in ("source only", "collected only", "other mark")}
-    for folder in FOLDERS if collected else ():
-        seen = collected[folder]["functions"]
-        skipped = {entry["node"]: entry["text"] for entry in collected[folder]["skipped"]}
-        for node in sorted({*sources[folder], *seen}):
-            if node not in seen:
-                reason = skipped.get(node.partition("::")[0])
-                found["source only"].append(node + (f" ({reason})" if reason else ""))
-            elif node not in sources[folder]:
-                found["collected only"].append(node)
-            else:
-                marks = [op_marks(case["marks"]) for case in seen[node]]
-                if any(each != source_marks(sources[folder][node]) for each in marks):
-                    found["other mark"].append(f"{node}: source {','.join(source_marks(sources[folder][node])) or '-'}, "
-                                               f"collected {' | '.join(dict.fromkeys(','.join(m) or '-' for m in marks))}")
-    marks = {row["mark"] or row["op"] for row in rows}
-    found["no mark"] = [f"{row['bench_node']}: taken for {row['op']}" for row in rows if not row["mark"]]
-    found["no accuracy test"] = sorted({row["op"] for row in rows if not row["test_nodes"]})
-    found["no benchmark"] = sorted(mark for mark in tests if mark not in marks)
-    found["no yaml id"] = sorted({row["op"] for row in rows if ids and not row["yaml_id"]})
-    return found
 
 
 def print_differences(found):
@@ -228,6 +91,8 @@ def choose_targets(args, environ):
             raise UserError(f"--repo: {args.repo}: no checkout of it; give one: {trees.VARIABLES[args.repo]}=/path")
     else:
         found = trees.find_trees(environ)
+    if args.out and not args.out.absolute().parent.is_dir():
+        raise UserError(f"--out: {args.out}: there is no such directory; make it")
     if args.out and len(found) > 1:
         raise UserError(f"--out: {args.out}: there are {len(found)} trees; choose one with --repo")
     return [Target(repo, tree, args.out or inventory_path(ROOT, repo)) for repo, tree in found.items()]
@@ -257,13 +122,14 @@ def rebuild(target, args, environ):
         refuse_downgrade(target, args.collect)
     try:
         sources = {folder: scan_tests(target.tree, folder) for folder in FOLDERS}
-        collected = collect_tests(target.tree, FOLDERS, python=args.python, environ=environ, timeout=args.timeout,
+        folders = [folder for folder in FOLDERS if (target.tree / folder).is_dir()]
+        collected = collect_tests(target.tree, folders, python=args.python, environ=environ, timeout=args.timeout,
                                   on_host=on_host) if collects else {}
     except SyntaxError as error:
         return report_failure(target, [f"{error.filename}: line {error.lineno}: {error.msg}"])
     except CollectError as error:
         return report_failure(target, error.problems)
-    seen = {folder: collected[folder]["functions"] if collected else {} for folder in FOLDERS}
+    seen = {folder: collected[folder]["functions"] if folder in collected else {} for folder in FOLDERS}
     tests, ids = map_tests(sources["tests"], seen["tests"]), read_yaml_ids(target.tree)
     rows = build_rows(target.repo, list_benchmarks(sources["benchmark"], seen["benchmark"]), tests, ids)
     if not rows:
@@ -311,6 +177,8 @@ def main(argv):
     parser.add_argument("--python", default=sys.executable, help="Python that collects; default: this one")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that collecting may take (default 300)")
     args = parser.parse_args(argv)
+    if args.collect != "no" and not shutil.which(args.python):
+        raise UserError(f"--python: {args.python}: no such program; give one that has torch, triton and flag_gems", REFUSED)
     return max(rebuild(target, args, os.environ) for target in choose_targets(args, os.environ))
 
 

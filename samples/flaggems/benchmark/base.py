@@ -51,12 +51,18 @@ def time_calls(fn, count, sync_inside):
     return (end - start) / count * 1000
 
 
-def time_host_side(fn, sync_inside):
-    """Wall time per call: counts chosen from five trial calls so that they fill --warmup and --iter."""
-    trial_ms = max(time_calls(fn, 5, sync_inside), 1e-6)
-    for _ in range(max(1, int(Config.warm_up / trial_ms))):
+def get_iter_count(fn):
+    """(warm-up calls, measured calls) that fill --warmup and --iter, from five trial calls. Plugins replace it by name."""
+    trial_ms = max(time_calls(fn, 5, Config.mode == consts.BenchMode.OPERATOR), 1e-6)
+    return max(1, int(Config.warm_up / trial_ms)), max(1, int(Config.repetition / trial_ms))
+
+
+def time_host_side(fn):
+    """Mean wall time per call: operator mode waits for the device, wrapper mode only for the calls to return."""
+    warm_calls, calls = get_iter_count(fn)
+    for _ in range(warm_calls):
         fn()
-    return time_calls(fn, max(1, int(Config.repetition / trial_ms)), sync_inside)
+    return time_calls(fn, calls, Config.mode == consts.BenchMode.OPERATOR)
 
 
 class Benchmark:
@@ -194,7 +200,7 @@ class Benchmark:
         if Config.mode == consts.BenchMode.CUDAGRAPH:
             timing = dict(rep=Config.repetition, return_mode="median", grad_to_none=inputs)
             return triton.testing.do_bench_cudagraph(fn, **timing)
-        return time_host_side(fn, sync_inside=Config.mode == consts.BenchMode.OPERATOR)
+        return time_host_side(fn)
 
     def get_gbps(self, args, latency):
         raise NotImplementedError("Each Benchmark that reports gbps must implement get_gbps.")

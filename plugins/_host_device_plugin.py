@@ -14,6 +14,7 @@ Limits    See host_device/__init__.py. Times are not those of any device. Exit 3
           value.
 """
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -23,9 +24,8 @@ import pytest
 NO_LAUNCH = "host device: no Triton kernel was launched"
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config):
-    """Before any conftest imports flag_gems."""
+    """After ``pythonpath`` of pytest.ini has put a checkout on the path, before any conftest imports flag_gems."""
     from host_device import HostDeviceError, install, read_target
 
     try:
@@ -33,6 +33,7 @@ def pytest_load_initial_conftests(early_config):
         if target is None:
             return
         device = install(target, any_version=os.environ.get("HOST_ANY_VERSION") == "1")
+        importlib.util.find_spec("flag_gems")  # the import hook checks its version: refuse it here, not in a traceback
     except HostDeviceError as error:
         leave(error)
     early_config.pluginmanager.register(HostDeviceSession(device), "host-device-session")

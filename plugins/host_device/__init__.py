@@ -17,6 +17,7 @@ Layers    target         HOST_TARGET, HOST_MODE; the chip's figures
 """
 
 import contextlib
+import threading
 
 from .errors import HostAccessError, HostDeviceError, HostKernelError, UnsupportedOnHost
 from .target import HostTarget, parse_target, read_target
@@ -46,17 +47,22 @@ class HostDevice:
         self.recorder = Recorder()
         self.interpreter = Interpreter()
         self.generator = PhiloxGenerator()
-        self.probing = False
+        self._trials = threading.local()
 
     @contextlib.contextmanager
     def probe(self):
-        """Within: launches compile and are checked for resources, but neither run nor count (a tuner's trials)."""
-        with self.interpreter.lock:
-            before, self.probing = self.probing, True
-            try:
-                yield
-            finally:
-                self.probing = before
+        """Within: this thread's launches compile and are checked for resources, but neither run nor count (a tuner's
+        trials). Per thread, and without the lock: another thread's launches go on and are not dropped."""
+        before = self.probing()
+        self._trials.active = True
+        try:
+            yield
+        finally:
+            self._trials.active = before
+
+    def probing(self):
+        """Whether this thread is trying configurations."""
+        return getattr(self._trials, "active", False)
 
 
 def install(target, any_version=False):

@@ -10,7 +10,6 @@ import functools
 
 import numpy as np
 import triton.language as tl
-from triton.runtime import interpreter as triton_interpreter
 
 # name -> (mantissa bits, exponent bias, highest finite code, NaN code). Codes above are infinity or NaN.
 FLOAT8 = {
@@ -19,9 +18,30 @@ FLOAT8 = {
 }
 
 
+STORAGE = {
+    name: np.dtype(kind)
+    for kind, names in {
+        "bool": ("int1",),
+        "int8": ("int8",),
+        "int16": ("int16",),
+        "int32": ("int32",),
+        "int64": ("int64",),
+        "uint8": ("uint8", "fp8e4nv", "fp8e5", "fp8e4b15", "fp8e4b8", "fp8e5b16"),
+        "uint16": ("uint16", "bf16"),
+        "uint32": ("uint32",),
+        "uint64": ("uint64", "pointer"),
+        "float16": ("fp16",),
+        "float32": ("fp32",),
+        "float64": ("fp64",),
+    }.items()
+    for name in names
+}
+
+
 def storage_dtype(dtype):
     """The numpy dtype that holds elements of a Triton scalar, block or pointer type."""
-    return triton_interpreter._get_np_dtype(dtype)
+    scalar = dtype.scalar
+    return STORAGE["pointer"] if scalar.is_ptr() else STORAGE[scalar.name]
 
 
 def is_bfloat16(dtype):

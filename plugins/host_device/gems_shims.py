@@ -12,6 +12,8 @@ import sys
 import types
 from pathlib import Path
 
+import torch
+
 from .versions import check_pair, find_gems_version
 
 
@@ -23,23 +25,22 @@ class GemsFinder(importlib.abc.MetaPathFinder):
         self.passed = passed  # None: any version may be imported (make host-matrix)
 
     def find_spec(self, name, path=None, target=None):
+        """Part of the import protocol."""
         if name != "flag_gems" and name not in MODULE_SHIMS:
             return None
         spec = find_other_spec(self, name, path, target)
         if spec is None:
             return None
         if name == "flag_gems":
-            self.prepare_package(Path(spec.origin).parent)
+            self.check_version(Path(spec.origin).parent)
+            wrap_import(spec, before=prepare_package)
         else:
-            run_after_import(spec, MODULE_SHIMS[name])
+            wrap_import(spec, after=MODULE_SHIMS[name])
         return spec
 
-    def prepare_package(self, package_dir):
+    def check_version(self, package_dir):
         if self.passed is not None:
             check_pair(self.triton_version, find_gems_version(package_dir), self.passed)
-        choose_vendor()
-        keep_tuning_private()
-        add_vendor_module(package_dir / "runtime" / "backend")
 
 
 def install_gems(triton_version, passed):
@@ -59,15 +60,27 @@ def find_other_spec(finder, name, path, target):
     return None
 
 
-def run_after_import(spec, shim):
-    """Let ``shim(module)`` run once the module has been executed."""
+def do_nothing(module):
+    pass
+
+
+def wrap_import(spec, before=do_nothing, after=do_nothing):
+    """Let ``before(module)`` and ``after(module)`` run around the module's execution."""
     execute = spec.loader.exec_module
 
     def exec_module(module):
+        before(module)
         execute(module)
-        shim(module)
+        after(module)
 
     spec.loader.exec_module = exec_module
+
+
+def prepare_package(module):
+    """What has to be in place when flag_gems itself looks for its device."""
+    choose_vendor()
+    keep_tuning_private()
+    add_vendor_module(Path(module.__file__).parent / "runtime" / "backend")
 
 
 def choose_vendor():
@@ -115,7 +128,22 @@ def keep_mm_plain(module):
             setattr(module, scenario, lambda *args: False)
 
 
+def accept_cpu_generators(module):
+    """A caller's own generator for this device is torch's CPU generator, whose state is not Philox's (seed, offset).
+    Draw the Philox seed from it: its seed is honoured, and its own state advances and can be saved."""
+    original = module.philox_backend_seed_offset
+
+    def philox_backend_seed_offset(increment, generator=None):
+        if not isinstance(generator, torch.Generator):
+            return original(increment, generator)
+        seed = torch.empty((), dtype=torch.int64).random_(generator=generator)
+        return int(seed), 0
+
+    module.philox_backend_seed_offset = philox_backend_seed_offset
+
+
 MODULE_SHIMS = {
+    "flag_gems.utils.random_utils": accept_cpu_generators,
     "flag_gems.ops.where": allow_cpu_where,
     "flag_gems.ops.mm": keep_mm_plain,
 }

@@ -17,6 +17,7 @@ from triton.runtime import interpreter as triton_interpreter
 from triton.runtime import jit as triton_jit
 
 from .errors import HostAccessError, HostKernelError, UnsupportedOnHost
+from .floats import storage_dtype
 from .memory import HostBuilder, LaunchMemory
 from .reductions import make_reduce, make_scan
 from .rewriting import host_range, rewrite_function
@@ -37,6 +38,7 @@ class Interpreter:
     def install(self):
         """Put the host's builder in place of Triton's, and let interpreted code call JIT functions."""
         triton_interpreter.interpreter_builder = self.builder
+        triton_interpreter._get_np_dtype = storage_dtype  # upstream builds a dict of 20 entries at each call
         triton_interpreter.interpreter_semantic = TritonSemantic(self.builder)
         self._patch_device_calls()
         self._patch_run()
@@ -61,8 +63,8 @@ class Interpreter:
         patches.apply()
         try:
             with np.errstate(all="ignore"):
-                for position in np.ndindex(*grid):
-                    self._run_program(function, kernel_name, values, position)
+                for z, y, x in np.ndindex(*reversed(grid)):  # x runs fastest, as on the GPU
+                    self._run_program(function, kernel_name, values, (x, y, z))
         finally:
             patches.restore()
             self._owner = None

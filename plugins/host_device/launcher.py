@@ -28,7 +28,7 @@ class HostLauncher:
         self, gx, gy, gz, stream, function, packed, launch_metadata, enter_hook, exit_hook, *args
     ):
         device = self.host_device
-        if device.probing or gx * gy * gz == 0:  # a tuner's trial is no launch, and an empty grid never starts
+        if device.probing() or gx * gy * gz == 0:  # a tuner's trial is no launch, and an empty grid never starts
             return
         with device.interpreter.lock:
             if enter_hook is not None:

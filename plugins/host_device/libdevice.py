@@ -19,8 +19,8 @@ BIT_VIEWS = {
 }
 
 
-def per_element(function):
-    """Lift a float function of the math module; out of its domain it gives NaN, at overflow infinity."""
+def per_element(function, at_pole=math.nan):
+    """Lift a float function of the math module. It raises out of its domain, where C returns ``at_pole``."""
 
     def safe(x):
         try:
@@ -28,7 +28,7 @@ def per_element(function):
         except OverflowError:
             return math.inf
         except ValueError:
-            return math.inf if x == math.inf else math.nan
+            return math.copysign(math.inf, x) if x == 0 else at_pole
 
     return np.vectorize(safe, otypes=[np.float64])
 
@@ -105,7 +105,7 @@ FUNCTIONS = {
     "div_rz": divide_toward_zero, "saturate": lambda x: np.clip(x, 0, 1),
     "isnan": np.isnan, "isinf": np.isinf, "finite": np.isfinite, "isfinite": np.isfinite, "signbit": np.signbit,
     "erf": per_element(math.erf), "erfc": per_element(math.erfc),
-    "lgamma": per_element(math.lgamma), "tgamma": per_element(math.gamma),
+    "lgamma": per_element(math.lgamma, at_pole=math.inf), "tgamma": per_element(math.gamma),
     "clz": count_leading_zeros, "clzll": count_leading_zeros, "popc": count_bits, "popcll": count_bits,
     "brev": reverse_bits, "brevll": reverse_bits, "mulhi": high_product, "umulhi": high_product,
     "j0": from_scipy("j0"), "j1": from_scipy("j1"), "y0": from_scipy("y0"), "y1": from_scipy("y1"),
@@ -145,7 +145,7 @@ def find_rounded(core, rounding):
     if core[:1] in ("f", "d") and core[1:] in ARITHMETIC:
         return ARITHMETIC[core[1:]]
     source, separator, destination = core.partition("2")
-    if not separator:
+    if not separator or "half" in core:
         return None
     to_integer = source in ("float", "double") and destination not in ("float", "double", "half")
     return ROUNDINGS[rounding] if to_integer else (lambda x: x)

@@ -29,9 +29,10 @@ class LaunchMemory:
     def check(self, pointers, mask, action):
         """Raises HostAccessError unless all lanes that are not masked off lie inside one of the ranges."""
         addresses = pointers.data
-        if mask is not None:
-            lanes = np.broadcast_to(mask.data, np.broadcast_shapes(mask.data.shape, addresses.shape)).astype(bool)
-            addresses = np.broadcast_to(addresses, lanes.shape)[lanes]
+        if mask is not None:  # a handle, or for block pointers upstream's bare array
+            lanes = np.asarray(mask.data if isinstance(mask, TensorHandle) else mask, dtype=bool)
+            addresses, lanes = np.broadcast_arrays(addresses, lanes)
+            addresses = addresses[lanes]
         if addresses.size == 0:
             return
         size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
@@ -138,7 +139,7 @@ def add_bfloat16(ptr, val, mask):
     """Atomic addition, lane by lane: upstream would add the bits as integers."""
     shape = ptr.data.shape
     old = np.zeros(shape, dtype=np.uint16)
-    lanes = np.broadcast_to(mask.data, shape).astype(bool) if mask is not None else np.ones(shape, bool)
+    lanes = np.broadcast_to(mask.data, shape)
     addends = widen_bfloat16(np.broadcast_to(val.data, shape))
     for lane in zip(*np.nonzero(lanes)):
         cell = ctypes.c_uint16.from_address(int(ptr.data[lane]))

@@ -90,6 +90,13 @@ class HostNumerics(InterpreterBuilder):
         shifted = np.right_shift(lhs.data.astype(signed), rhs.data.astype(signed))
         return TensorHandle(shifted.astype(lhs.data.dtype), lhs.dtype.scalar)
 
+    def create_umulhi(self, lhs, rhs):
+        """Upper half of the unsigned product; upstream sign-extends operands that are held as signed."""
+        unsigned = np.dtype(f"u{lhs.data.itemsize}")
+        views = TensorHandle(lhs.data.view(unsigned), lhs.dtype), TensorHandle(rhs.data.view(unsigned), rhs.dtype)
+        high = super().create_umulhi(*views)
+        return TensorHandle(high.data.view(lhs.data.dtype), lhs.dtype.scalar)
+
     # ---- constants
 
     def get_bf16(self, value):

@@ -5,13 +5,14 @@ builder, and triton.language itself patched while a kernel runs. So one launch r
 compiling, which reads triton.language, waits for it too.
 """
 
-import importlib
 import inspect
 import threading
 import types
 
 import numpy as np
 import triton.language as tl
+from triton.language.extra import libdevice as generic_libdevice
+from triton.language.extra.cuda import libdevice as cuda_libdevice
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter as triton_interpreter
 from triton.runtime import jit as triton_jit
@@ -20,9 +21,7 @@ from .errors import HostAccessError, HostKernelError, UnsupportedOnHost
 from .floats import storage_dtype
 from .memory import HostBuilder, LaunchMemory
 from .reductions import make_reduce, make_scan
-from .rewriting import host_range, rewrite_function
-
-LIBDEVICE_MODULES = ("triton.language.extra.cuda.libdevice", "triton.language.extra.libdevice")
+from .rewriting import host_range, libdevice_stubs, rewrite_function
 
 
 class Interpreter:
@@ -127,8 +126,9 @@ class LanguagePatches:
         """Let upstream patch, then add what it lacks. Returns its scope, which can undo all of it."""
         probe = types.FunctionType((lambda: 0).__code__, {"tl": tl, "core": tl.core})
         scope = triton_interpreter._patch_lang(probe)
-        for name in LIBDEVICE_MODULES:
-            triton_interpreter._patch_builtin(importlib.import_module(name), builder, scope)
+        triton_interpreter._patch_builtin(cuda_libdevice, builder, scope)
+        for name in libdevice_stubs():
+            scope.set_attr(generic_libdevice, name, getattr(cuda_libdevice, name))
         # Compiled code sees a dtype as constexpr(dtype) and may ask for its .value.
         scope.set_attr(tl.core.dtype, "value", property(lambda dtype: dtype))
         for module in (tl, tl.core):

@@ -67,20 +67,20 @@ def make_combine(function, dtypes, interpret):
 
 
 def tree_reduce(arrays, combine):
-    """Reduce axis 0 by pairing neighbours, which keeps the order for functions that do not commute."""
+    """Reduce axis 0, whose length is a power of 2 as that of every block, by pairing neighbours: the order is kept for
+    functions that do not commute."""
     while len(arrays[0]) > 1:
-        even = len(arrays[0]) // 2 * 2
-        paired = combine([a[0:even:2] for a in arrays], [a[1:even:2] for a in arrays])
-        arrays = [np.concatenate([p, a[even:]]) for p, a in zip(paired, arrays)]
+        arrays = combine([a[0::2] for a in arrays], [a[1::2] for a in arrays])
     return [a[0] for a in arrays]
 
 
 def inclusive_scan(arrays, combine):
-    """Hillis and Steele's scan along axis 0."""
+    """Hillis and Steele's scan along axis 0. Whole blocks are combined, because a block's length has to be a power of
+    2; the lanes that wrapped around keep their old value."""
     step = 1
     while step < len(arrays[0]):
-        combined = combine([a[:-step] for a in arrays], [a[step:] for a in arrays])
-        arrays = [np.concatenate([a[:step], c]) for a, c in zip(arrays, combined)]
+        combined = combine([np.roll(a, step, axis=0) for a in arrays], arrays)
+        arrays = [np.concatenate([a[:step], c[step:]]) for a, c in zip(arrays, combined)]
         step *= 2
     return arrays
 

@@ -11,6 +11,8 @@ import types
 
 import numpy as np
 import triton.language as tl
+from triton.language.extra import libdevice as generic_libdevice
+from triton.language.extra.cuda import libdevice as cuda_libdevice
 from triton.runtime import interpreter as triton_interpreter
 
 from .floats import storage_dtype
@@ -125,6 +127,18 @@ def with_semantic(builtin):
     return call
 
 
+def libdevice_stubs():
+    """Names of triton.language.extra.libdevice, whose empty functions the compiler replaces by the target's own."""
+    return [name for name in vars(generic_libdevice) if hasattr(cuda_libdevice, name) and not name.startswith("_")]
+
+
+def resolve_stub(value):
+    """A function imported by name from the generic libdevice -> that of the target; anything else unchanged."""
+    if getattr(value, "__module__", None) == generic_libdevice.__name__:
+        return getattr(cuda_libdevice, value.__name__, value)
+    return value
+
+
 def kernel_globals(fn):
     """The names a rewritten kernel sees: a copy, because upstream writes about 60 names into the user's module."""
     names = dict(KERNEL_BUILTINS)
@@ -138,6 +152,7 @@ def kernel_globals(fn):
         if not name.startswith("__"):
             names.setdefault(name, value)
     for name, value in list(names.items()):
+        value = names[name] = resolve_stub(value)
         if callable(value) and not isinstance(value, type) and tl.core.is_builtin(value):
             names[name] = with_semantic(value)
     return names

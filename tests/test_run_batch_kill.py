@@ -69,7 +69,7 @@ def test_what_an_op_leaves_behind_is_ended_though_it_passed(stub):
 def test_an_interrupt_ends_the_children_and_the_screen_goes_on_later(stub, number):
     stub.write_ops(["abs", "add", "mm", "mul"])
     stub.behave("abs", FAMILY + "[ -e \"$BEHAVE/go\" ] || sleep 600")
-    driver = stub.start("--devices", "host:0")
+    driver = stub.start("--devices", "host:0", "--retries", "0")        # nothing but the interrupt keeps it from an outcome
     stub.wait_for_attempt("abs")
     driver.send_signal(number)
     assert driver.wait(30) == 130
@@ -129,6 +129,19 @@ def test_the_next_start_ends_what_a_killed_driver_left_and_says_so(stub):
         assert f"left by an earlier driver of this screen, ended: {pid} " in stub.output()
     assert stub.attempts("abs") == ["1", "2"]
     assert not list(stub.latest.glob("main/abs/attempts/*.driver.log"))
+
+
+def test_a_stale_outcome_does_not_come_back_when_its_repetition_is_killed(stub):
+    run = ["--run", str(stub.runs / "mine"), "--ops", "abs"]
+    assert stub.run(*run) == 0
+    (stub.tree / "benchmark/test_abs.py").write_text("# changed\n")
+    stub.behave("abs", "touch \"$RUN_DIR/ready\"; exec sleep 600")
+    driver = stub.start(*run)
+    stub.wait_for_attempt("abs")
+    driver.kill()
+    driver.wait()
+    assert stub.marker("abs") is None
+    wait_until_gone(stub)
 
 
 OPS = [f"op{number}" for number in range(9)]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# run_pytest.sh - run one operator's benchmark into one run directory.
+# run_pytest.sh - run one operator's benchmark (or its tests) into one run directory.
 #
 # USAGE    [KNOB=VALUE ...] ./run_pytest.sh OP [NODE ...]
 #            ./run_pytest.sh abs
@@ -33,6 +33,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${FLAGGEMS_VLLM_DIR:=}" # FlagGems-vllm checkout; empty: /workspace/dev/FlagGems-vllm / FlagGems-vllm 源码目录
 : "${PYTHON:=}"            # interpreter; empty: .venv/bin/python beside this script, else python3 / Python 解释器
 : "${RUN_DIR:=}"           # directory to claim; empty: runs/hand-<UTC stamp>/REPO/OP / 输出目录，已存在则加 -2、-3
+: "${SUITE:=benchmark}"   # benchmark | tests: the operator's benchmark, or its correctness tests / 运行基准测试或正确性测试
 : "${DTYPES:=}"            # comma list, as float16,bfloat16; empty: the operator's own / 数据类型，逗号分隔；空为算子自带
 : "${LEVEL:=core}"         # core | comprehensive: how many shapes / 测试级别（形状数量）
 : "${MODE:=kernel}"        # kernel | operator | wrapper | cudagraph: what is timed / 计时对象
@@ -47,12 +48,15 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${HOST_MODE:=execute}"  # execute | compile (nothing is computed) / 主机设备：执行，或仅编译
 : "${ATTEMPT:=1}"          # number of this attempt, for the banner / 第几次尝试
 : "${FALLBACK:=}"          # subset | own: dtype fallback of this attempt, for the banner / 数据类型回退方式
-: "${REPLAY_FROM:=}"       # directory with recorded autotune configs to replay / 回放的调优记录目录
+: "${TUNER_CACHE:=shared}" # shared: the user's caches; isolated: own, empty ones in RUN_DIR/cache / 调优与编译缓存：共享或隔离
+: "${REPLAY_FROM:=}"       # run directory whose autotuned configs are replayed / 回放的调优记录目录
+: "${REPLAY_STRICT:=0}"    # 1: a launch without the record's config fails its test / 1 则未按记录启动即失败
+: "${REPLAY_FORCE:=0}"     # 1: replay a record of another device, Triton or kernel source too / 1 则强制回放不匹配的记录
 : "${SITE_PLUGINS:=0}"     # 1 loads pytest plugins installed beside pytest (xdist, ...) / 1 则加载环境里的 pytest 插件
 : "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
 : "${PYTEST_EXTRA:=}"      # more arguments for pytest, split at blanks / 附加的 pytest 参数，以空格分隔
 # Our pytest plugins, in loading order (plugins/README.md) / 插件列表，按加载顺序
-: "${PLUGINS:=_device_guard_plugin _host_device_plugin _pretty_report_plugin}"
+: "${PLUGINS:=_device_guard_plugin _host_device_plugin _autotune_record_plugin _pretty_report_plugin}"
 # ---- End of config / 配置结束
 
 die() { # STATUS TEXT
@@ -117,7 +121,9 @@ find_nodes() { # OP NODE...; sets NODES
     local op=$1 node listed; shift
     NODES=("$@")
     if [ ${#NODES[@]} -eq 0 ]; then
-        listed=$(cd "$ROOT" && "$PYTHON" -m common.inventory nodes "$REPO" "$op") || exit $?
+        listed=$(cd "$ROOT" && "$PYTHON" -m common.inventory "$([ "$SUITE" = tests ] && echo tests || echo nodes)" "$REPO" "$op") ||
+            exit $?
+        [ -n "$listed" ] || die 2 "OP: $op: the inventory has no $SUITE for it; give NODEs"
         mapfile -t NODES <<< "$listed"
     fi
     for node in "${NODES[@]}"; do
@@ -131,6 +137,10 @@ check_knobs() {
     check_choice MODE kernel operator wrapper cudagraph
     check_choice TIMER do_bench
     check_choice USE_FLAGTUNE 0 1
+    check_choice SUITE benchmark tests
+    check_choice TUNER_CACHE shared isolated
+    check_choice REPLAY_STRICT 0 1
+    check_choice REPLAY_FORCE 0 1
     check_choice HOST_MODE execute compile
     [ -z "$HOST_TARGET" ] || check_choice HOST_TARGET cuda:80 cuda:90
     check_choice FALLBACK '' subset own
@@ -144,6 +154,10 @@ check_knobs() {
     if [ -n "$SHAPES" ]; then
         [ -f "$SHAPES" ] || die 2 "SHAPES: $SHAPES: no such file; give a shape file (yaml), or unset it for upstream's"
         SHAPES=$(realpath -- "$SHAPES")
+    fi
+    if [ -n "$REPLAY_FROM" ]; then
+        [ -e "$REPLAY_FROM" ] || die 2 "REPLAY_FROM: $REPLAY_FROM: does not exist; name a recorded run directory, or unset it"
+        REPLAY_FROM=$(realpath -- "$REPLAY_FROM")
     fi
     for plugin in $PLUGINS; do
         [ -f "$ROOT/plugins/$plugin.py" ] ||
@@ -191,16 +205,23 @@ claim_run_dir() { # makes RUN_DIR, or RUN_DIR-2, RUN_DIR-3, ... and sets it to a
     RUN_DIR=$claim
 }
 
+isolate_caches() { # compile and tuner caches of this run alone, empty at its start
+    export TRITON_CACHE_DIR=$RUN_DIR/cache/triton FLAGGEMS_CACHE_DIR=$RUN_DIR/cache/flaggems
+    mkdir -p "$TRITON_CACHE_DIR" "$FLAGGEMS_CACHE_DIR"
+    export FLAGGEMS_DB_URL=sqlite:///$FLAGGEMS_CACHE_DIR/tuned.db
+}
+
+find_commit() { git -c safe.directory='*' -C "$1" rev-parse HEAD 2>/dev/null || echo unknown; }
+
 print_begin() {
-    local commit
-    commit=$(git -c safe.directory='*' -C "$TREE" rev-parse HEAD 2>/dev/null) || commit=unknown
     cat <<END
 ==== gemscreen begin ====
 schema: 1
 repo: $REPO
 op: $OP
 tree: $TREE
-commit: $commit
+commit: $UPSTREAM_COMMIT
+suite: $SUITE
 nodes: ${NODES[*]}
 dtypes: $DTYPES
 level: $LEVEL
@@ -217,6 +238,9 @@ started: $(date +%Y-%m-%dT%H:%M:%SZ)
 host_mode: ${HOST_TARGET:+$HOST_MODE}
 warmup_ms: $WARMUP_MS
 iter_ms: $ITER_MS
+tuner_cache: $TUNER_CACHE
+replay_from: $REPLAY_FROM
+replay: ${REPLAY_FROM:+$([ "$REPLAY_STRICT" = 0 ] || echo strict) $([ "$REPLAY_FORCE" = 0 ] || echo forced)}
 plugins: $PLUGINS
 python: $PYTHON
 ====
@@ -262,6 +286,13 @@ build_arguments() { # sets ARGS
     ARGS=(-s -rfEs --tb=short --rootdir "$TREE" -p no:cacheprovider)
     [ ! -f "$TREE/pytest.ini" ] || ARGS+=(-c "$TREE/pytest.ini")
     for item in $PLUGINS; do ARGS+=(-p "$item"); done
+    if [ "$SUITE" = benchmark ]; then add_benchmark_arguments; fi
+    read -ra item <<< "$PYTEST_EXTRA"
+    ARGS+=("${item[@]}" "${NODES[@]/#/$TREE/}")
+}
+
+add_benchmark_arguments() { # to ARGS: what upstream's benchmark/conftest.py understands
+    local item
     # Kernel mode is upstream's default, and the option has another name on Kunlunxin.
     if [ "${GEMS_VENDOR:-}" = kunlunxin ]; then item=--fg_mode; else item=--mode; fi
     # OPTION=VALUE in one word: pytest before 9 finds the tree's conftest.py, which defines these options, only if no
@@ -270,19 +301,21 @@ build_arguments() { # sets ARGS
     ARGS+=("--level=$LEVEL" "--warmup=$WARMUP_MS" "--iter=$ITER_MS")
     for item in ${DTYPES//,/ }; do ARGS+=("--dtypes=$item"); done
     [ -z "$SHAPES" ] || ARGS+=("--shape_file=$SHAPES")
-    read -ra item <<< "$PYTEST_EXTRA"
-    ARGS+=("${item[@]}" "${NODES[@]/#/$TREE/}")
 }
 
 export_environment() {
     export PYTHONPATH=$ROOT/plugins${PYTHONPATH:+:$PYTHONPATH}
     # Plugins import flag_gems before pytest reads `pythonpath` of the tree's pytest.ini.
     [ ! -d "$TREE/src" ] || PYTHONPATH=$TREE/src:$PYTHONPATH
+    UPSTREAM_COMMIT=${FLAGGEMS_COMMIT:-}
+    [ -n "$UPSTREAM_COMMIT" ] && [ "$REPO" = main ] || UPSTREAM_COMMIT=$(find_commit "$TREE")
+    HARNESS_COMMIT=$(find_commit "$ROOT")
+    export UPSTREAM_COMMIT HARNESS_COMMIT
     export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR USE_FLAGTUNE DEVICE HOST_MODE
     [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
     unset PYTEST_ADDOPTS PYTEST_PLUGINS # a second, unseen channel; PYTEST_EXTRA is the one
     if [ -n "$HOST_TARGET" ]; then export HOST_TARGET; else export -n HOST_TARGET; fi
-    if [ -n "$REPLAY_FROM" ]; then export REPLAY_FROM; else export -n REPLAY_FROM; fi
+    if [ -n "$REPLAY_FROM" ]; then export REPLAY_FROM REPLAY_STRICT REPLAY_FORCE; else export -n REPLAY_FROM; fi
     if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then export FORCE_COLOR=1; fi
 }
 
@@ -347,6 +380,7 @@ choose_device
 export_environment
 build_arguments
 claim_run_dir
+[ "$TUNER_CACHE" = shared ] || isolate_caches
 echo "run directory: $RUN_DIR"
 SECONDS=0
 print_begin | write_log || fail_log

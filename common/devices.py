@@ -15,9 +15,11 @@ reveal (neither by a module of its own nor by the device's name) is taken for a 
 
 import json
 import os
+import shlex
+import sys
 from dataclasses import dataclass
 
-from common.errors import REFUSED, UserError
+from common.errors import REFUSED, USAGE, UserError, run_main
 from common.process import run_bounded
 
 HOST = "host"
@@ -245,3 +247,15 @@ def _ask(python, environ, script):
 def _read_answer(output):
     lines = [line for line in output.splitlines() if line.startswith("GEMSCREEN ")]
     return json.loads(lines[-1].partition(" ")[2]) if lines else None
+
+
+def print_one():
+    """`python -m common.devices one`: shell lines that show a child the first selected device, and DEVICE, its name."""
+    device = select_devices(os.environ, sys.executable)[0]
+    for name, value in child_environment(device, os.environ).items():
+        print(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
+    print(f"export DEVICE={shlex.quote(device.name)}")
+
+
+if __name__ == "__main__":
+    run_main(lambda argv: print_one() if argv == ["one"] else USAGE)

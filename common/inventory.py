@@ -137,7 +137,7 @@ def _read_table(path, columns, mend):
                 raise UserError(f"{path}: line {line}: schema {row['schema']!r}: this version reads {SCHEMA}; {mend}")
             yield line, row
     except csv.Error as error:
-        raise UserError(f"{path}: line {above + reader.line_num}: no CSV ({error}); {mend}") from None
+        raise UserError(f"{path}: line {above + reader.line_num + 1}: no CSV ({error}); {mend}") from None
 
 
 def _is_comment(line):

@@ -61,23 +61,24 @@ def mask_not():
 
 
 @triton.jit
-def scale_kernel(x, out, SCALE: tl.constexpr, n, BLOCK: tl.constexpr = 8, SHIFT: tl.constexpr = 100):
+def scale_kernel(x, out, n, SCALE: tl.constexpr = 2, SHIFT: tl.constexpr = 100, BLOCK: tl.constexpr = 8):
     i = tl.arange(0, BLOCK)
     tl.store(out + i, tl.load(x + i, mask=i < n) * SCALE + SHIFT, mask=i < n)
 
 
 def constexpr_defaults():
     x, out = torch.arange(8.0), poisoned(8)
-    scale_kernel[(1,)](x, out, 3, 6)
+    scale_kernel[(1,)](x, out, 6, SCALE=3)
     return out, torch.tensor([100, 103, 106, 109, 112, 115, NAN, NAN])
 
 
 def constexpr_left_out():
-    """LibEntry on Triton 3.7 and later launches the compiled kernel without its constexpr arguments."""
+    """LibEntry on Triton 3.7 and later launches the compiled kernel without its constexpr arguments: what it was
+    compiled with counts, not the defaults."""
     x, out = torch.arange(8.0), poisoned(8)
-    compiled = scale_kernel.warmup(x, out, 3, 6, grid=(1,))
+    compiled = scale_kernel.warmup(x, out, 6, SCALE=3, SHIFT=7, grid=(1,))
     compiled[(1, 1, 1)](x, out, 6)
-    return out, torch.tensor([100, 103, 106, 109, 112, 115, NAN, NAN])
+    return out, torch.tensor([7, 10, 13, 16, 19, 22, NAN, NAN])
 
 
 @triton.jit
@@ -87,7 +88,7 @@ def add_kernel(x, y, out, N: tl.constexpr):
 
 
 def bfloat16_add():
-    """On the bits of bfloat16, 1 + 1 is infinity."""
+    """On the bits of bfloat16, 1 + 1 is 1.7e38."""
     x = torch.tensor([1.0, 1.0, -2.0, 256.0], dtype=torch.bfloat16)
     y = torch.tensor([1.0, 0.0078125, 0.5, 1.0], dtype=torch.bfloat16)
     out = poisoned(4, dtype=torch.bfloat16)

@@ -422,7 +422,9 @@ def test_scan_writes_one_repos_rows_and_keeps_the_others(tree, tmp_path):
     rows = out.read_text().splitlines()
     assert rows[-1] == "1,vllm,mm,BlasBenchmark;Benchmark,yes,no,4,4,no,,ast,benchmark/test_mm.py:1"
     assert not [row for row in rows if ",gone," in row]
-    assert '1,main,mm,BlasBenchmark;Benchmark,yes,no,4,4,no,"b, m, n, k",ast,benchmark/test_blas.py:40' in rows
+    line = 1 + (tree / "benchmark/test_blas.py").read_text().splitlines().index(
+        'def test_mm(): base.BlasBenchmark(op_name="mm", input_fn=None)')
+    assert f'1,main,mm,BlasBenchmark;Benchmark,yes,no,4,4,no,"b, m, n, k",ast,benchmark/test_blas.py:{line}' in rows
     assert "1,main,sdpa,AttentionBenchmark;GenericBenchmark;Benchmark,yes,no,4,4,yes," in out.read_text()
     assert '1,main,fit,FitBenchmark;GenericBenchmark;Benchmark,fit,yes,3,3,no,"tokens, heads, fp4",ast,' in out.read_text()
     assert "1,main,topk,TopKBenchmark;GenericBenchmark2DOnly;GenericBenchmark;Benchmark,no,no,3,3,no," in out.read_text()

@@ -21,6 +21,7 @@ DEVICES  As written: 6,7 or UUIDs or MIG ids or host:0,host:1. A child sees exac
 OTHER    PYTHON       of the children (.venv/bin/python beside this script, else this one)
          RUNS         where screens go (runs)          OPS_DIR  the inventories (ops)      RUN_PYTEST  (run_pytest.sh)
          GRACE_S      seconds from TERM to KILL (15)   RETRY_PAUSE_S  before infrastructure is tried again (10)
+         Compile and tuner caches: one of each per device in RUNS/.cache, or below TRITON_CACHE_DIR, FLAGGEMS_CACHE_DIR.
          SETTLE_S     seconds that a device's memory may take to become free after a kill (60); else it is left out
 EXIT     0 all ok, skipped or dismissed; 1 an operator is none of these; 2 usage; 3 the environment was refused (a device
          that does not exist, a second screen in the directory, a full disk); 130 interrupted: go on with the same call.
@@ -33,7 +34,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from common import inputs, plan, screen as screens
@@ -41,17 +44,39 @@ from common.devices import select_devices
 from common.errors import BAD_RESULT, DONE, INTERRUPTED, UserError, run_main
 from common.outcome import GOOD_STATUSES
 from common.process import end_tagged
-from common.progress import Progress
+from common.progress import Progress, say
 from common.scheduler import Scheduler, Task
 from common.state import hold_lock
 from common.trees import ROOT, find_trees
 
+SAME_INTERRUPT = 0.5    # seconds; timeout(1) sends its signal to the process and then to its whole group
 NUMBERS = {"TIMEOUT": 1800.0, "RETRIES": 2, "GRACE_S": 15.0, "RETRY_PAUSE_S": 10.0, "SETTLE_S": 60.0}
 
 
 def main(argv):
     environ, dry_run = read_options(argv)
     interrupts = Interrupts()
+    screen, ops, planned = prepare(environ)
+    run, kind, why = screens.choose_run(environ, screen.runs, screen.trees)
+    if dry_run:
+        print_plan(planned, replace(screen, run=run), why)
+        return DONE
+    run = screens.make_run(run, kind)
+    with hold_lock(run / "screen.lock", "the screen"):
+        run_id, changed = screens.record_screen(replace(screen, run=run))
+        screen = replace(screen, run=run, run_id=run_id)
+        say_start(screen, why if kind == "named" else f"{kind}: {why}", changed)
+        end_leftovers(screen)
+        rows = assign_devices(planned, screen)
+        plan.write_plan(run / "plan.csv", plan.keep_earlier_rows(rows, plan.read_plan(run / "plan.csv"), ops))
+        screens.mark_latest(screen)
+        tasks, done = judge_ops(rows, screen)
+        outcomes = {**done, **run_tasks(screen, tasks, done, interrupts)}
+        return finish(screen, rows, outcomes, interrupts)
+
+
+def prepare(environ):
+    """(screen without a directory yet, operators of the inventories, planned rows): all checks, and nothing made."""
     numbers = {name: read_number(environ, name, default) for name, default in NUMBERS.items()}
     inputs.check_knobs(environ)
     inputs.check_choice("SHARD", environ.setdefault("SHARD", "hash"), plan.SHARDS)
@@ -65,37 +90,14 @@ def main(argv):
     ops_dir = Path(environ.get("OPS_DIR") or ROOT / "ops")
     ops = plan.read_inventories(trees, ops_dir)
     planned = plan.plan_ops(ops, trees, environ, ops_dir / "dismiss.csv")
-    python = find_python(environ)
-    run_pytest = find_run_pytest(environ)
-    versions = inputs.read_versions(python, environ)
-    devices = select_devices(environ, python)
-    runs = Path(environ.get("RUNS") or ROOT / "runs")
-    run, kind, why = screens.choose_run(environ, runs, trees)
-
-    def open_screen(run, run_id):
-        return screens.Screen(
-            run=run, run_id=run_id, environ=environ, python=python, run_pytest=run_pytest, trees=trees, devices=devices,
-            timeout=numbers["TIMEOUT"], retries=int(numbers["RETRIES"]), grace=numbers["GRACE_S"],
-            pause=numbers["RETRY_PAUSE_S"], settle=numbers["SETTLE_S"], caches=run.parent / ".cache")
-
-    tree_facts = {repo: inputs.describe_tree(tree) for repo, tree in trees.items()}
-    if dry_run:
-        screen = open_screen(run, "")
-        rows = assign_devices(planned, screen)
-        print_plan(rows, screen, *judge_ops(rows, screen, versions, tree_facts), why)
-        return DONE
-    run = screens.make_run(run, kind)
-    with hold_lock(run / "screen.lock", "the screen"):
-        facts, changed = screens.record_screen(run, environ, tree_facts, devices, versions)
-        screen = open_screen(run, facts["run_id"])
-        say_start(screen, kind, why, changed)
-        end_leftovers(screen)
-        rows = assign_devices(planned, screen)
-        plan.write_plan(run / "plan.csv", plan.keep_earlier_rows(rows, plan.read_plan(run / "plan.csv"), ops))
-        screens.mark_latest(run)
-        tasks, done = judge_ops(rows, screen, versions, tree_facts)
-        outcomes = {**done, **run_tasks(screen, tasks, done, interrupts)}
-        return finish(screen, rows, outcomes, interrupts)
+    python, run_pytest = find_python(environ), find_run_pytest(environ)
+    screen = screens.Screen(
+        run=None, run_id="", runs=Path(environ.get("RUNS") or ROOT / "runs").absolute(), environ=environ, python=python,
+        run_pytest=run_pytest, trees=trees, tree_facts={repo: inputs.describe_tree(tree) for repo, tree in trees.items()},
+        versions=inputs.read_versions(python, environ), devices=select_devices(environ, python),
+        timeout=numbers["TIMEOUT"], retries=numbers["RETRIES"], grace=numbers["GRACE_S"], pause=numbers["RETRY_PAUSE_S"],
+        settle=numbers["SETTLE_S"])
+    return screen, ops, planned
 
 
 # ---- options
@@ -156,13 +158,13 @@ def assign_devices(planned, screen):
     """The planned rows with a device each."""
     if screen.environ["SHARD"] == "hash":
         return plan.assign_by_hash(planned, screen.devices)
-    seconds = plan.read_durations(screen.run.parent, exclude=screen.run)
+    seconds = plan.read_durations(screen.runs, exclude=screen.run)
     return plan.assign_balanced(planned, screen.devices, seconds, plan.read_plan(screen.run / "plan.csv"))
 
 
-def judge_ops(rows, screen, versions, tree_facts):
+def judge_ops(rows, screen):
     """(tasks to run, {key: status} of what is complete). A stale marker is said."""
-    common = inputs.list_screen_inputs(screen.environ, screen.run_pytest, versions, screen.devices[0].vendor)
+    common = inputs.list_screen_inputs(screen.environ, screen.run_pytest, screen.versions, screen.devices[0].vendor)
     shared = {repo: inputs.digest_shared(tree) for repo, tree in screen.trees.items()}
     tasks, done, stale = [], {}, Counter()
     for row in rows:
@@ -170,8 +172,8 @@ def judge_ops(rows, screen, versions, tree_facts):
             done[row.key] = row.status
             continue
         replay = screens.find_replay(screen.environ["REPLAY_ROOT"], row) if screen.environ.get("REPLAY_ROOT") else ""
-        wanted = inputs.list_op_inputs(common, screen.trees[row.repo], tree_facts[row.repo], shared[row.repo], row.nodes,
-                                       replay)
+        wanted = inputs.list_op_inputs(common, screen.trees[row.repo], screen.tree_facts[row.repo], shared[row.repo],
+                                       row.nodes, replay)
         marker, why_stale = screens.judge_marker(screen.op_folder(row), wanted, screen.timeout)
         if marker and not why_stale:
             done[row.key] = marker["status"]
@@ -180,14 +182,14 @@ def judge_ops(rows, screen, versions, tree_facts):
             stale[why_stale] += marker is not None
     for why, count in stale.items():
         if count:
-            print(f"stale: {count} complete operator{'s' if count > 1 else ''} again ({why})")
+            say(f"stale: {count} complete operator{'s' if count > 1 else ''} again ({why})")
     return tasks, done
 
 
 def end_leftovers(screen):
     """End what an earlier driver of this screen left running because it was killed."""
     for pid, command in end_tagged(screen.run_id, screen.grace).items():
-        print(f"left by an earlier driver of this screen, ended: {pid} {command}")
+        say(f"left by an earlier driver of this screen, ended: {pid} {command}")
 
 
 def run_tasks(screen, tasks, done, interrupts):
@@ -199,7 +201,7 @@ def run_tasks(screen, tasks, done, interrupts):
 
     resumed = sum(status not in (plan.DISMISSED, plan.NOT_FOUND) for status in done.values())
     if resumed:
-        print(f"resumed: {resumed} of {resumed + len(tasks)} operators are complete", flush=True)
+        say(f"resumed: {resumed} of {resumed + len(tasks)} operators are complete")
     report = Progress(resumed + len(tasks), resumed)
     scheduler = Scheduler(screen, tasks, report, lambda: interrupts.count, save_moves)
     try:
@@ -212,43 +214,43 @@ def run_tasks(screen, tasks, done, interrupts):
 
 # ---- telling
 
-def say_start(screen, kind, why, changed):
+def say_start(screen, why, changed):
     """The first lines: which screen, where, on what."""
-    print(f"screen: {screens.shorten(screen.run)} ({why if kind == 'named' else f'{kind}: {why}'})")
+    say(f"screen: {screens.shorten(screen.run)} ({why})")
     for repo, tree in screen.trees.items():
-        print(f"tree: {repo} {tree}" + (" (no FlagGems checkout given: FLAGGEMS_DIR)" if repo == "samples" else ""))
+        say(f"tree: {repo} {tree}" + (" (no FlagGems checkout given: FLAGGEMS_DIR)" if repo == "samples" else ""))
     names = ", ".join(device.name for device in screen.devices)
     if screen.devices[0].is_host:
-        print(f"devices: {names} (host device: compiled for a GPU, executed on the CPU; its times mean nothing)")
+        say(f"devices: {names} (host device: compiled for a GPU, executed on the CPU; its times mean nothing)")
     else:
-        print(f"devices: {names} ({screen.devices[0].vendor})")
+        say(f"devices: {names} ({screen.devices[0].vendor})")
     if changed:
-        print(f"changed since this screen was started: {', '.join(changed)}")
-    sys.stdout.flush()
+        say(f"changed since this screen was started: {', '.join(changed)}")
 
 
-def print_plan(rows, screen, tasks, done, why):
+def print_plan(planned, screen, why):
     """The plan as a table: what would run where, and what would not."""
+    rows = assign_devices(planned, screen)
+    tasks, done = judge_ops(rows, screen)
     to_run = {task.row.key for task in tasks}
-    print(f"would use {screens.shorten(screen.run)} ({why})")
+    say(f"would use {screens.shorten(screen.run)} ({why})")
     table = [("repo/op", "device", "what", "nodes")]
     for row in rows:
         what = "run" if row.key in to_run else row.status if row.status != plan.PLANNED else f"complete ({done[row.key]})"
         table.append((row.name, row.device or "-", what, row.reason or " ".join(row.nodes)))
     widths = [max(len(line[column]) for line in table) for column in range(3)]
     for line in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)) + f"  {line[3]}")
-    print(f"{len(to_run)} of {len(rows)} to run on {len(screen.devices)} devices")
+        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths)) + f"  {line[3]}")
+    say(f"{len(to_run)} of {len(rows)} to run on {len(screen.devices)} devices")
 
 
 def finish(screen, rows, outcomes, interrupts):
     """Write the summary, say the counts; return the exit status."""
-    sys.stdout.flush()
     code = subprocess.run([sys.executable, ROOT / "batch_summary.py", screens.shorten(screen.run)], check=False).returncode
     counts = Counter(outcomes.get(row.key, "interrupted") for row in rows)
-    print(f"screen: {screens.shorten(screen.run)}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
+    say(f"screen: {screens.shorten(screen.run)}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
     if interrupts.count:
-        print("interrupted: the same call goes on from here", file=sys.stderr)
+        say("interrupted: the same call goes on from here")
         return INTERRUPTED
     if code not in (DONE, BAD_RESULT):
         return code
@@ -259,7 +261,7 @@ class Interrupts:
     """Ctrl-C, SIGTERM and a lost terminal. Inside `with` they are counted, before and after they raise."""
 
     def __init__(self):
-        self.count, self._counting = 0, False
+        self.count, self._counting, self._last = 0, False, float("-inf")
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:     # nohup, and shells' background jobs
                 signal.signal(number, self._receive)
@@ -271,7 +273,10 @@ class Interrupts:
         self._counting = False
 
     def _receive(self, *_):
-        self.count += 1
+        now = time.monotonic()
+        if now - self._last > SAME_INTERRUPT:
+            self.count += 1
+        self._last = now
         if not self._counting:
             raise KeyboardInterrupt
 

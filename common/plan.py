@@ -109,12 +109,8 @@ def assign_balanced(planned, devices, seconds, earlier=()):
 
 def read_durations(runs, exclude=None):
     """{(repo, op): seconds} of the newest earlier screen in directory `runs` that has any; {} if there is none."""
-    screens = []
-    for path in runs.glob("*/screen.json"):
-        facts = read_json(path)
-        if isinstance(facts, dict) and not path.parent.is_symlink() and path.parent != exclude:
-            screens.append((facts.get("created", ""), path.parent))
-    for _, screen in sorted(screens, reverse=True):
+    screens = {path.parent.resolve() for path in runs.glob("*/screen.json")} - {exclude}
+    for screen in sorted(screens, key=lambda each: (read_json(each / "screen.json") or {}).get("created", ""), reverse=True):
         seconds = {}
         for marker_path in screen.glob("*/*/.complete"):
             marker = read_marker(marker_path.parent) or {}

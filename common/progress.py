@@ -3,14 +3,27 @@
     [ 17/1188] ok       main/abs                     41.3 s  device 6
     [ 18/1188] failed   main/addmv                   92.0 s  device 7  RuntimeError: CUDA error (attempt 2)
 
-Requirements: rich, only where stdout is a terminal.
+Requirements: rich, only for the bar.
 """
 
+import os
 import shutil
 import sys
 import time
 
 REFRESH = 0.25      # seconds between two updates of the bar
+
+
+def say(text):
+    """Print `text` as a line, at once.
+
+    Where nobody reads any more (`| tee` that Ctrl-C ended, a lost terminal) it goes nowhere: a screen is not stopped by
+    that, and its summary is still written.
+    """
+    try:
+        print(text, flush=True)
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 class Progress:
@@ -22,7 +35,6 @@ class Progress:
         self._next = 0.0
         if sys.stdout.isatty() and total > done:
             self._bar, self._bar_id = _make_bar(total, done)
-            self._bar.start()
 
     def started(self, device, row, number):
         """Attempt `number` of the planned `row` started on `device`."""
@@ -46,9 +58,9 @@ class Progress:
     def note(self, text):
         """Say `text` on a line of its own."""
         if self._bar:
-            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            self._draw(lambda: self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True))
         else:
-            print(text, flush=True)
+            say(text)
 
     def tick(self):
         """Called many times per second: redraw the bar now and then."""
@@ -57,19 +69,32 @@ class Progress:
             self._next = now + REFRESH
             text = "  ".join(f"{device}: {name} {now - since:.0f}s" for device, (name, since) in self._running.items())
             self._bar.update(self._bar_id, running=text[:max(20, shutil.get_terminal_size().columns - 60)])
-            self._bar.refresh()
+            self._draw(self._bar.refresh)
 
     def close(self):
         """Leave the terminal as it was."""
         if self._bar:
-            self._bar.refresh()
-            self._bar.stop()
+            self._draw(self._bar.refresh)
+        if self._bar:
+            self._draw(self._bar.stop)
+            self._bar = None
+
+    def _draw(self, action):
+        try:
+            action()
+        except OSError:         # the terminal is gone
             self._bar = None
 
 
 def _make_bar(total, done):
+    """(bar, its task), or (None, None) without rich."""
+    try:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress as RichProgress, TextColumn, TimeRemainingColumn
+    except ImportError:
+        return None, None
     # No thread of its own: children are forked with code of ours between fork and exec.
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress as RichProgress, TextColumn, TimeRemainingColumn
     bar = RichProgress(BarColumn(20), MofNCompleteColumn(), TextColumn("left"), TimeRemainingColumn(elapsed_when_finished=True),
                        TextColumn("{task.fields[running]}", markup=False), auto_refresh=False)
-    return bar, bar.add_task("screen", total=total, completed=done, running="")
+    task = bar.add_task("screen", total=total, completed=done, running="")
+    bar.start()
+    return bar, task

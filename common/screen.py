@@ -32,19 +32,26 @@ CONTINUE_HOURS = 12
 @dataclass(frozen=True)
 class Screen:
     """What the parts of a driver need to know of the screen that they work on."""
-    run: Path
+    run: Path               # the screen's own directory
     run_id: str
+    runs: Path              # where screens go
     environ: dict
     python: str             # of the children
     run_pytest: str
     trees: dict             # {repo: tree}
+    tree_facts: dict        # {repo: as inputs.describe_tree says}
+    versions: dict          # in the Python of the children
     devices: list
     timeout: float          # seconds for one attempt
     retries: int
     grace: float            # seconds from TERM to KILL
     pause: float            # seconds before infrastructure is tried again
     settle: float           # seconds that a device's memory may take to become free after a kill
-    caches: Path
+
+    @property
+    def caches(self):
+        """Compile and tuner caches of all screens, one of each per device."""
+        return self.runs / ".cache"
 
     def op_folder(self, row):
         """<run>/<repo>/<op> of a planned row."""
@@ -90,20 +97,22 @@ def make_run(path, kind):
     return path
 
 
-def record_screen(run, environ, tree_facts, devices, versions):
-    """Write screen.json; a continued screen keeps its run id and date. Returns (its content, the changed knobs)."""
-    old = read_json(run / "screen.json") or {}
-    knobs = {name: environ.get(name, "") for name in RECORDED}
-    facts = {"schema": SCHEMA, "run_id": old.get("run_id") or uuid.uuid4().hex, "created": old.get("created") or utc_now(),
-             "repos": tree_facts, "knobs": knobs, "devices": [device.name for device in devices], "versions": versions,
-             "vendor": devices[0].vendor}
-    write_json_atomic(run / "screen.json", facts)
-    return facts, [name for name in RECORDED if old and old["knobs"].get(name, "") != knobs[name]]
+def record_screen(screen):
+    """Write screen.json; a continued screen keeps its run id and date. Returns (run id, names of changed knobs)."""
+    old = read_json(screen.run / "screen.json") or {}
+    knobs = {name: screen.environ.get(name, "") for name in RECORDED}
+    run_id = old.get("run_id") or uuid.uuid4().hex
+    write_json_atomic(screen.run / "screen.json", {
+        "schema": SCHEMA, "run_id": run_id, "created": old.get("created") or utc_now(), "repos": screen.tree_facts,
+        "knobs": knobs, "devices": [device.name for device in screen.devices], "vendor": screen.devices[0].vendor,
+        "versions": screen.versions})
+    return run_id, [name for name in RECORDED if old and old["knobs"].get(name, "") != knobs[name]]
 
 
-def mark_latest(run):
-    """Let latest-screen beside `run` point at it."""
-    link_latest(run.parent / LATEST, run)
+def mark_latest(screen):
+    """Let runs/latest-screen point at the screen, wherever that is."""
+    screen.runs.mkdir(parents=True, exist_ok=True)
+    link_latest(screen.runs / LATEST, screen.run)
 
 
 def judge_marker(folder, inputs, timeout):

@@ -1,15 +1,18 @@
 """run_batch.py when it, its children or the disk end at a bad moment. Real processes, real signals."""
 
+import fcntl
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 import time
 
 import pytest
 
-from screen_stub import StubScreen
+from screen_stub import ROOT, StubScreen
 
 
 @pytest.fixture
@@ -88,10 +91,48 @@ def test_a_second_interrupt_does_not_wait_for_the_grace(stub):
     driver = stub.start("--ops", "abs", GRACE_S=600)
     stub.wait_for_attempt("abs")
     driver.send_signal(signal.SIGINT)
-    time.sleep(0.2)
+    time.sleep(0.7)                 # sooner it would count as the same one
     assert driver.poll() is None
     driver.send_signal(signal.SIGINT)
     assert driver.wait(30) == 130
+
+
+def test_one_interrupt_that_arrives_twice_leaves_time_to_clean_up(stub):
+    stub.behave("abs", "trap 'sleep 0.3; touch \"$BEHAVE/cleaned\"; exit 1' TERM\ntouch \"$RUN_DIR/ready\"; sleep 600 & wait")
+    driver = stub.start("--ops", "abs", GRACE_S=30)
+    stub.wait_for_attempt("abs")
+    driver.send_signal(signal.SIGTERM)          # as timeout(1) does it: the process, then its group
+    time.sleep(0.05)
+    driver.send_signal(signal.SIGTERM)
+    assert driver.wait(30) == 130
+    assert (stub.behaviour / "cleaned").exists()
+
+
+def test_a_reader_that_goes_away_does_not_stop_the_screen(stub):
+    stub.behave("abs", "touch \"$RUN_DIR/ready\"; while [ ! -e \"$BEHAVE/go\" ]; do sleep 0.05; done")
+    driver = subprocess.Popen([sys.executable, ROOT / "run_batch.py"], env=stub.environ(), cwd=stub.folder,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert driver.stdout.readline().startswith(b"screen: ")
+    stub.wait_for_attempt("abs")
+    driver.stdout.close()
+    (stub.behaviour / "go").touch()
+    assert driver.wait(30) == 0
+    assert stub.statuses() == {"abs": "ok", "add": "ok", "mm": "ok"}
+    assert len(stub.read_csv("summary.csv")) == 3
+
+
+def test_a_lost_terminal_is_an_interrupt(stub):
+    stub.behave("abs", "touch \"$RUN_DIR/ready\"; exec sleep 600")
+    controller, terminal = pty.openpty()
+    driver = subprocess.Popen([sys.executable, ROOT / "run_batch.py", "--ops", "abs"], env=stub.environ(), cwd=stub.folder,
+                              stdin=terminal, stdout=terminal, stderr=terminal, start_new_session=True,
+                              preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+    os.close(terminal)
+    stub.wait_for_attempt("abs")
+    os.close(controller)
+    assert driver.wait(30) == 130
+    assert stub.list_processes() == []
+    assert [row["status"] for row in stub.read_csv("summary.csv")] == ["interrupted"]
 
 
 def test_a_worker_killed_by_someone_else_is_crashed_and_the_rest_goes_on(stub):
@@ -196,18 +237,12 @@ def test_a_second_screen_in_the_same_directory_is_refused(stub):
 
 
 def test_two_new_screens_at_once_get_their_own_directories(stub):
-    drivers = [subprocess.Popen([sys.executable, *stub_arguments(stub)], env=stub.environ(), cwd=stub.folder,
+    drivers = [subprocess.Popen([sys.executable, ROOT / "run_batch.py", "--fresh"], env=stub.environ(), cwd=stub.folder,
                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for _ in range(3)]
     assert [driver.wait(60) for driver in drivers] == [0, 0, 0]
     screens = [path for path in stub.runs.glob("screen-*") if path.is_dir()]
     assert len(screens) == 3
     assert [len(stub.read_csv("summary.csv", screen)) for screen in screens] == [3, 3, 3]
-
-
-def stub_arguments(stub):
-    """The arguments of a call that always makes a new screen."""
-    from screen_stub import ROOT
-    return [str(ROOT / "run_batch.py"), "--fresh"]
 
 
 # ---- a full disk

@@ -115,12 +115,17 @@ def add_benchmark(tree, name, text):
     return node
 
 
+# Those that need no real Triton: the stub one has no tuner to record.
+STUB_PLUGINS = "_device_guard_plugin _host_device_plugin _pretty_report_plugin"
+
+
 def make_env(tree, **changes):
     """The caller's environment without what could reach pytest, plus `changes` (None removes)."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "GEMS_", "FLAGGEMS_"))}
     for name in ("FORCE_COLOR", "NO_COLOR", "PY_COLORS", "PPU_SDK", "PYTHONPATH"):
         env.pop(name, None)
     env.update(PYTHONPATH=str(tree / "stubs"), PYTHONDONTWRITEBYTECODE="1", PYTHON=sys.executable)
+    env.update(PLUGINS=STUB_PLUGINS)
     env.update(changes)
     return {k: str(v) for k, v in env.items() if v is not None}
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
-from scan_source import MAX_DEPTH, Scope, bind_assignment, bind_parameters, flatten, is_call, last_name, one_line
-from scan_source import parse_module, read_strings
+from scan_source import MAX_DEPTH, Scope, bind_assignment, bind_parameters, flatten, is_call, is_constant
+from scan_source import last_name, one_line, parse_module, read_strings
 
 DTYPE_ALIASES = {"half": "float16", "float": "float32", "double": "float64", "cfloat": "complex64", "cdouble": "complex128",
                  "short": "int16", "int": "int32", "long": "int64"}
@@ -77,9 +77,9 @@ class BenchReader:
     def _read_bench(self, chain, call, module, scope):
         words = self._constructor_words(chain, call, module, scope)
         op_names = read_strings(*words["op_name"]) if "op_name" in words else []
-        if op_names and "is_backward" in words and getattr(words["is_backward"][0], "value", None) is True:
+        if "is_backward" in words and is_constant(True, *words["is_backward"]):
             op_names = [name if "_backward" in name else f"{name}_backward" for name in op_names]
-        if "dtypes" in words and getattr(words["dtypes"][0], "value", 0) is not None:
+        if "dtypes" in words and not is_constant(None, *words["dtypes"]):
             dtypes = self.read_dtypes(*words["dtypes"])
         else:
             dtypes = self._default_dtypes(chain, module)

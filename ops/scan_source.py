@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 MAX_DEPTH = 6    # of helpers calling helpers, and of names standing for names
+UNKNOWN = ast.Constant(...)
 
 
 @dataclass
@@ -67,7 +68,7 @@ def bind_assignment(statement, scope):
     for target in targets:
         if isinstance(target, ast.Name):
             is_new = target.id not in scope.names and not isinstance(statement, ast.AugAssign)
-            scope.names[target.id] = (statement.value, scope) if is_new else (ast.Constant(None), scope)
+            scope.names[target.id] = (statement.value, scope) if is_new else (UNKNOWN, scope)
 
 
 def last_name(node):
@@ -81,6 +82,22 @@ def is_call(node, name):
 
 def one_line(node):
     return " ".join(ast.unparse(node).split())
+
+
+def follow_names(node, scope):
+    """(expression, its scope) that a name stands for in the end; what is no known name stands for itself."""
+    for _ in range(MAX_DEPTH):
+        found = scope.find(node.id) if isinstance(node, ast.Name) else None
+        if not found:
+            break
+        node, scope = found
+    return node, scope
+
+
+def is_constant(value, node, scope):
+    """True if the expression is literally `value` (None or True), or a name for it."""
+    node = follow_names(node, scope)[0]
+    return isinstance(node, ast.Constant) and node.value is value
 
 
 def read_strings(node, scope, depth=0):

@@ -54,7 +54,14 @@ build_host() {
 }
 
 build_vendor() {
-    "$python" -m venv --clear --system-site-packages "$venv" || fail 3 "$python: cannot make a virtual environment"
+    # pip is only needed where something lacks, and then the image's own does too.
+    "$python" -m venv --clear --system-site-packages "$venv" 2>/dev/null ||
+        "$python" -m venv --clear --system-site-packages --without-pip "$venv" ||
+        fail 3 "$python: cannot make a virtual environment"
+    # Where the image's Python is a virtual environment itself, system-site-packages would mean the Python below it.
+    "$python" -c 'import site, sys
+if sys.prefix != sys.base_prefix:
+    print(*site.getsitepackages(), sep="\n")' > "$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/calling_python.pth"
     local held; held=$(mktemp)
     # shellcheck disable=SC2064
     trap "rm -f '$held'" RETURN

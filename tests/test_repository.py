@@ -108,6 +108,10 @@ def test_vendor_image_gets_only_what_lacks(project):
     assert "kind=vendor" in (project / ".venv/.complete").read_text()
     assert "include-system-site-packages = true" in (project / ".venv/pyvenv.cfg").read_text()
     assert "installing" not in done.stdout
+    # This test's Python is a virtual environment, as on many images: what lies in it must be seen.
+    place = subprocess.run([str(project / ".venv/bin/python"), "-c", "import pytest; print(pytest.__file__)"],
+                           capture_output=True, text=True)
+    assert place.stdout.strip() == pytest.__file__
     (project / "requirements/core.txt").write_text("rich==14.2.0\nno_such_package==1.0\n")
     done = setup(project, PYTHONPATH=str(project / "site"))
     assert done.returncode == 3

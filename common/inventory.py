@@ -77,7 +77,7 @@ def read_rows(path):
     """The rows of an inventory as dicts by column; the checks of read_inventory."""
     rows = []
     first_line = {}
-    for line, row in _read_table(path, COLUMNS, "make it again: `make inventory`"):
+    for line, row in read_table(path, COLUMNS, "make it again: `make inventory`"):
         if row["source"] not in SOURCES:
             raise UserError(f"{path}: line {line}: source {row['source']!r}: valid are {', '.join(SOURCES)}")
         if row["verified"] not in ("yes", "no"):
@@ -106,7 +106,7 @@ def read_header(path):
 def read_dismissed(path):
     """{(repo, op): reason} of the operators that are not to be run. UserError for a missing column or reason."""
     dismissed = {}
-    for line, row in _read_table(path, DISMISS_COLUMNS, f"the columns are {','.join(DISMISS_COLUMNS)}"):
+    for line, row in read_table(path, DISMISS_COLUMNS, f"the columns are {','.join(DISMISS_COLUMNS)}"):
         key = row["repo"], row["op"]
         if not all(key) or not row["reason"]:
             raise UserError(f"{path}: line {line}: repo, op or reason is empty; say why the operator is not to be run")
@@ -116,7 +116,7 @@ def read_dismissed(path):
     return dismissed
 
 
-def _read_table(path, columns, mend):
+def read_table(path, columns, mend):
     """Yields (line number, row) of the CSV below the comment lines."""
     try:
         text = Path(path).read_text(encoding="utf-8-sig")

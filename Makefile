@@ -11,8 +11,10 @@ SHELL       := /bin/bash
 .DEFAULT_GOAL := help
 Q := $(if $(V),,@)
 
-KNOBS := CACHE DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FRESH HOST_MODE HOST_TARGET LEVEL MATCH \
-         MODE OPS OUT PYTHON REPLAY_ROOT REPO RETRIES RUN SHAPES SHARD TESTS TIMEOUT TIMER TREE USE_FLAGTUNE V VENV
+KNOBS := BAND CACHE DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FRESH GRACE_S HOST_MODE HOST_TARGET \
+         ITER_MS LEVEL MATCH MODE OPS OUT PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_ROOT REPLAY_STRICT REPO RETRIES \
+         RETRY_PAUSE_S ROUNDS RUN RUNS SETTLE_S SHAPES SHARD SWITCH TESTS TIMEOUT TIMER TREE TUNER_CACHE USE_FLAGTUNE V \
+         VALUES VENV WARMUP_MS
 given   := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
 unknown := $(filter-out $(KNOBS),$(given))
 ifneq ($(unknown),)
@@ -23,7 +25,7 @@ VENV ?= .venv
 PY   := $(abspath $(VENV))/bin/python
 ready := $(VENV)/.complete
 
-.PHONY: help setup screen summarize inventory doctor host-check host-matrix bench test examples clean
+.PHONY: help setup screen ab summarize inventory doctor host-check host-matrix bench test examples clean
 
 help:           ## this text
 	@echo "gemscreen: screens of FlagGems operators"; echo
@@ -38,6 +40,9 @@ setup: $(ready)   ## make the Python environment (every other target does it by 
 
 screen: $(ready)  ## measure every operator (OPS= MATCH= DTYPES= LEVEL= DEVICES= RUN= ...) and end with summary.csv
 	$(Q)PYTHON=$(PY) $(PY) run_batch.py
+
+ab: $(ready)      ## one environment switch, two values: SWITCH=NAME OPS=... [VALUES=0,1] [ROUNDS=2]
+	$(Q)PYTHON=$(PY) ./ab_test.sh
 
 summarize: $(ready) ## read a screen's logs again: RUN= (default runs/latest-screen), OUT= for another place
 	$(Q)$(PY) batch_summary.py $(if $(RUN),$(RUN),runs/latest-screen) $(if $(OUT),--out $(OUT))
@@ -55,13 +60,13 @@ host-matrix: $(ready) ## try other Triton and flag_gems versions on the host dev
 	$(Q)$(PY) plugins/host_device/matrix.py
 
 bench: $(ready)   ## the harness's own cost, with stubs in place of the benchmarks
-	$(Q)$(PY) tests/bench_harness.py
+	$(Q)$(PY) tests/bench_harness.py && $(PY) tests/bench_summary.py
 
 test: $(ready)    ## pass the tests (TESTS= for some of them)
 	$(Q)$(PY) -m pytest -q $(if $(TESTS),$(TESTS),tests)
 
 examples: $(ready) ## run the narrated sessions in examples/ again
-	$(Q)./examples/refresh.sh
+	$(Q)$(PY) examples/refresh.py
 
 clean:          ## remove the Python environment (never runs/)
 	$(Q)rm -rf $(VENV) $(VENV).lock

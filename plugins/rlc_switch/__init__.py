@@ -1,0 +1,1 @@
+"""The layout-conversion switch for stock Triton: policy (environment), choice (which lowering), pipeline."""

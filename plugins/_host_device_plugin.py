@@ -85,7 +85,7 @@ class HostDeviceSession:
     def pytest_terminal_summary(self, terminalreporter):
         recorder = self.device.recorder
         terminalreporter.write_line(
-            f"host device: {self.device.target}, {len(recorder.variants())} variants, "
+            f"host device: {self.device.target}, {recorder.variant_count} variants, "
             f"{recorder.total_launches} launches"
         )
 

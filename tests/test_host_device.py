@@ -126,10 +126,10 @@ def test_values_are_computed(session):
     assert session.returncode == 1
 
 
-def test_stray_access_fails_its_test_and_names_the_kernel(session):
+def test_stray_access_fails_its_test_and_names_kernel_and_line(session, folder):
     assert outcome_of(session, "::test_stray") == ["FAILED"]
-    wanted = "kernel stray_kernel: load outside every tensor argument (1 of 1 lanes), program (0, 0, 0)"
-    assert wanted in session.stdout
+    wanted = "kernel stray_kernel: load outside every tensor argument (1 of 1 lanes), program (0, 0, 0), "
+    assert f"{wanted}{folder}/kernels.py:11\n" in session.stdout
 
 
 def test_no_launch_is_a_failure_but_a_skip_stays_one(session):

@@ -1,4 +1,4 @@
-"""More kernels with literal results for check.py: reductions, scans, products, atomics, pointers, bad access, threads."""
+"""More literal kernels for check.py: reductions, scans, products, atomics, pointers, bad access, threads."""
 
 import threading
 

@@ -11,6 +11,8 @@ import functools
 import numpy as np
 import triton.language as tl
 
+from .errors import UnsupportedOnHost
+
 # name -> (mantissa bits, exponent bias, highest finite code, NaN code). Codes above are infinity or NaN.
 FLOAT8 = {
     "fp8e4nv": (3, 7, 0x7E, 0x7F),
@@ -57,12 +59,19 @@ def is_narrow(dtype):
     return is_bfloat16(dtype) or is_float8(dtype)
 
 
+def refuse_other_float8(dtype):
+    """Formats that no listed target computes with: their bits must not be taken for integers."""
+    if dtype.scalar.is_fp8():
+        raise UnsupportedOnHost(f"float format {dtype.scalar}")
+
+
 def widen(data, dtype):
     """Storage -> float32 for bfloat16 and float8; any other data unchanged."""
     if is_bfloat16(dtype):
         return widen_bfloat16(data)
     if is_float8(dtype):
         return widen_float8(data, dtype.scalar.name)
+    refuse_other_float8(dtype)
     return data
 
 
@@ -72,6 +81,7 @@ def to_storage(data, dtype):
         return round_to_bfloat16(data)
     if is_float8(dtype):
         return round_to_float8(data, dtype.scalar.name)
+    refuse_other_float8(dtype)
     return np.asarray(data).astype(storage_dtype(dtype.scalar), copy=False)
 
 

@@ -6,10 +6,13 @@ compiling, which reads triton.language, waits for it too.
 """
 
 import inspect
+import os
 import threading
+import traceback
 import types
 
 import numpy as np
+import triton
 import triton.language as tl
 from triton.language.extra import libdevice as generic_libdevice
 from triton.language.extra.cuda import libdevice as cuda_libdevice
@@ -73,13 +76,12 @@ class Interpreter:
         try:
             function(**values)
         except HostAccessError as error:
-            raise HostAccessError(f"{error}, program {position}") from None
+            raise HostAccessError(f"{error}, program {position}{find_line(error)}") from None
         except UnsupportedOnHost as error:
-            raise UnsupportedOnHost(f"host device: kernel {kernel_name}: {error}") from None
+            raise UnsupportedOnHost(f"host device: kernel {kernel_name}: {error}{find_line(error)}") from None
         except Exception as error:
-            raise HostKernelError(
-                f"host device: kernel {kernel_name}, program {position}: {type(error).__name__}: {error}"
-            ) from error
+            where = f"kernel {kernel_name}, program {position}{find_line(error)}"
+            raise HostKernelError(f"host device: {where}: {type(error).__name__}: {error}") from error
 
     def _language_patches(self):
         if self._language is None:
@@ -106,6 +108,13 @@ class Interpreter:
                 return original(self, *args, **kwargs)
 
         triton_jit.JITFunction.run = run
+
+
+def find_line(error):
+    """', FILE:LINE' of the innermost frame that is the kernel's own code; '' if there is none."""
+    own = (os.path.dirname(triton.__file__), os.path.dirname(__file__), os.path.dirname(np.__file__))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(own)]
+    return f", {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 class LanguagePatches:
@@ -135,6 +144,7 @@ class LanguagePatches:
             scope.set_attr(module, "reduce", make_reduce(interpret))
             scope.set_attr(module, "associative_scan", make_scan(interpret))
             scope.set_attr(module, "range", host_range)
+            scope.set_attr(module, "static_print", lambda *values, **options: None)  # printed when it was compiled
             scope.set_attr(module, "inline_asm_elementwise", refuse_inline_asm)
         return scope
 

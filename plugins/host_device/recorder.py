@@ -43,6 +43,10 @@ class Recorder:
         self.launches[kernel_hash] += 1
         self.kernels[kernel_hash] = name
 
+    @property
+    def variant_count(self):
+        return len(self._compiled)
+
     def _note_compilation(self, src, metadata, group):
         self._compiled[metadata["hash"]] = {
             "name": metadata.get("name", src.name),

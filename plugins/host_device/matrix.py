@@ -28,6 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "plugins"))
 
+from host_device.errors import HostDeviceError  # noqa: E402
 from host_device.versions import PASSED_FILE, SCHEMA, find_gems_version, read_passed  # noqa: E402
 
 CANDIDATES = (("3.6.0", "5.0.2"), ("3.7.0", "5.0.2"), ("3.8.0", "5.0.2"), ("3.9.0", "5.0.2"))
@@ -145,7 +146,11 @@ def try_pair(triton, flag_gems, source, work):
 
 def main(argv):
     arguments = parse_arguments(argv)
-    before = read_passed()
+    try:
+        before = read_passed()
+    except HostDeviceError as error:
+        print(f"matrix.py: error: {error}", file=sys.stderr)
+        return error.code
     now, lost = set(before), False
     print(f"{'triton':<9}{'flag_gems':<42}{'check':<8}{'samples':<8} verdict")
     for triton, flag_gems, source in list_pairs(arguments):

@@ -86,12 +86,6 @@ def merge_tables(core, entries):
     return {**core, **entries}
 
 
-def find_set_faults(uses, core, entries):
-    """Faults of the set's own shapes in the merged table; also for benchmarks that do not read the file."""
-    merged = {key: entry["shapes"] for key, entry in merge_tables(core, entries).items()}
-    return [fault for fault in shape_uses.find_faults(uses, merged) if fault.key in entries]
-
-
 def explain_unused(uses, table, entries):
     """{key: why} of the set's keys that no operator takes shapes from."""
     read = {use.find_key(table) for use in uses if use.reads != "no"}
@@ -145,7 +139,8 @@ def merge_set(args, environ):
     path = find_set(args.set)
     chosen, core, uses = read_set(path), read_shape_file(tree / CORE), read_tree_uses(repo, tree)
     entries = chosen["keys"]
-    faults = shape_uses.group_faults(find_set_faults(uses, core, entries))
+    shapes = {key: entry["shapes"] for key, entry in entries.items()}
+    faults = shape_uses.group_faults(shape_uses.find_set_faults(uses, shapes))
     if faults:
         raise UserError(f"{path}: " + "; ".join(f"{key}: {shape}: {text} by {shape_uses.name_uses(users)}"
                                                 for key, shape, text, users in faults) + "; mend the entry")

@@ -63,6 +63,9 @@ class UseReader(BenchReader):
         super().__init__(tree)
         self.file, self.folder, self.siblings = "", Path(tree) / "benchmark", {}
 
+    def find_upstream_key(self, op_name, chain):
+        return next((key for key in (op_name, *chain) if key in self.shape_keys), "")
+
     def find_function(self, module, name):
         """The function `name` of benchmark/<module>.py, or None."""
         path = self.folder / f"{module}.py"
@@ -80,8 +83,9 @@ class UseReader(BenchReader):
         bench = super()._read_bench(chain, call, module, scope)
         source = Source(self, chain, module, self._constructor_words(chain, call, module, scope).get("input_fn"), scope)
         form, reads = source.read_form(), source.read_file()
-        return tuple(Use(name, tuple(chain), reads, source.has_default(), form, "ast" if form.known else "unknown",
-                         f"{self.file}:{call.lineno}") for name in bench.op_names or ("",))
+        origin = "ast" if form.known else "unknown", f"{self.file}:{call.lineno}"
+        return tuple(Use(name, tuple(chain), self.find_upstream_key(name, chain), reads, source.has_default(), form, *origin)
+                     for name in bench.op_names or ("",))
 
 
 class Source:

@@ -1,9 +1,10 @@
 """shape_uses.py - ops/shape_uses.csv: how each benchmark takes its shapes, and what is wrong with a shape file for them.
 
 FORMAT   One row per op_name, class chain and form (scan_shapes.py writes it, merge_shapes.py and check_ops.py read it):
-           schema,repo,op_name,classes,reads,default,counts,least,flat,note,source,where
-           1,main,mm,BlasBenchmark;Benchmark,yes,no,4,4,no,"b, m, n, k",ast,benchmark/test_mm.py:88
-           1,main,topk,TopKBenchmark;GenericBenchmark2DOnly;...,no,no,2,2,no,"m, n",ast,benchmark/test_topk.py:50
+           schema,repo,op_name,classes,key,reads,default,counts,least,flat,note,source,where
+           1,main,mm,BlasBenchmark;Benchmark,BlasBenchmark,yes,no,4,4,no,"b, m, n, k",ast,benchmark/test_mm.py:88
+           1,main,topk,TopKBenchmark;...;Benchmark,Benchmark,no,no,2,2,no,"m, n",ast,benchmark/test_topk.py:50
+         key     the key of the tree's core_shapes.yaml that it reads; empty: none
          reads   yes: shapes come from the file's key op_name, else the first of `classes` that is a key, else DEFAULT_SHAPES
                  no:  the class sets its shapes itself; a key for it changes nothing
                  fit: as yes, but shapes of another length are replaced by the class's own without a word
@@ -27,7 +28,7 @@ from shape_form import Form
 OPS = Path(__file__).resolve().parent
 USES, HAND = OPS / "shape_uses.csv", OPS / "shape_hand.csv"
 SCHEMA = "1"
-COLUMNS = ("schema", "repo", "op_name", "classes", "reads", "default", "counts", "least", "flat", "note", "source", "where")
+COLUMNS = tuple("schema,repo,op_name,classes,key,reads,default,counts,least,flat,note,source,where".split(","))
 HAND_COLUMNS = ("schema", "repo", "key", "counts", "reason")
 
 
@@ -37,6 +38,7 @@ class Use:
 
     op_name: str
     classes: tuple
+    key: str
     reads: str
     has_default: bool
     form: Form
@@ -48,7 +50,7 @@ class Use:
         return next((key for key in (self.op_name, *self.classes) if key and key in keys), None)
 
     def takes(self, key):
-        """True if shapes under `key` must fit: always under its own name, else unless it replaces what does not fit."""
+        """True if shapes under `key` must fit: always under its own name, else if it reads the file and replaces nothing."""
         return self.reads == "yes" or key == self.op_name
 
     def describe(self):
@@ -68,7 +70,7 @@ class Fault:
 def find_faults(uses, table, default=()):
     """Faults of a shape file's `table` {key: [shape, ...]}: what each use would get and cannot take.
 
-    Keys of uses that set their own shapes are checked as well. `default`: shapes where no key fits.
+    `default`: shapes where no key fits.
     """
     faults = []
     for use in uses:
@@ -81,6 +83,16 @@ def find_faults(uses, table, default=()):
             text = use.form.find_fault(shape)
             if text:
                 faults.append(Fault(key, shape, text, use))
+    return faults
+
+
+def find_set_faults(uses, table):
+    """Faults of a set's `table` merged over upstream's keys, which the uses know; also for uses that set their own shapes."""
+    faults = []
+    for use in uses:
+        key = use.find_key({*table, use.key})
+        if key in table and use.takes(key):
+            faults += [Fault(key, shape, text, use) for shape in table[key] if (text := use.form.find_fault(shape))]
     return faults
 
 
@@ -140,8 +152,8 @@ def read_uses(path, repo):
             except ValueError as error:
                 raise UserError(f"{path}: line {number}: {error}; make it again: ops/scan_shapes.py") from None
             form = Form(counts, least, row["flat"] == "yes", row["note"], row["source"] != "unknown")
-            uses.append(Use(row["op_name"], tuple(row["classes"].split(";")), row["reads"], row["default"] == "yes", form,
-                            row["source"], row["where"]))
+            uses.append(Use(row["op_name"], tuple(row["classes"].split(";")), row["key"], row["reads"],
+                            row["default"] == "yes", form, row["source"], row["where"]))
     return uses
 
 
@@ -158,8 +170,9 @@ def write_uses(path, repo, uses):
 
 def format_use(use, repo):
     form = use.form
-    return {"schema": SCHEMA, "repo": repo, "op_name": use.op_name, "classes": ";".join(use.classes), "reads": use.reads,
-            "default": "yes" if use.has_default else "no", "counts": ";".join(map(str, form.counts)), "least": form.least,
+    return {"schema": SCHEMA, "repo": repo, "op_name": use.op_name, "classes": ";".join(use.classes), "key": use.key,
+            "reads": use.reads, "default": "yes" if use.has_default else "no",
+            "counts": ";".join(map(str, form.counts)), "least": form.least,
             "flat": "yes" if form.flat else "no", "note": form.note, "source": use.source, "where": use.where}
 
 

@@ -414,21 +414,21 @@ def test_check_refuses_what_is_no_shape_file(tree, text, fault):
 
 def test_scan_writes_one_repos_rows_and_keeps_the_others(tree, tmp_path):
     out = tmp_path / "uses.csv"
-    header = "schema,repo,op_name,classes,reads,default,counts,least,flat,note,source,where\n"
-    out.write_text(header + "1,vllm,mm,BlasBenchmark;Benchmark,yes,no,4,4,no,,ast,benchmark/test_mm.py:1\n"
-                   "1,main,gone,Benchmark,yes,no,,0,yes,,ast,benchmark/test_gone.py:1\n")
+    header = "schema,repo,op_name,classes,key,reads,default,counts,least,flat,note,source,where\n"
+    out.write_text(header + "1,vllm,mm,BlasBenchmark;Benchmark,BlasBenchmark,yes,no,4,4,no,,ast,benchmark/test_mm.py:1\n"
+                   "1,main,gone,Benchmark,Benchmark,yes,no,,0,yes,,ast,benchmark/test_gone.py:1\n")
     done = call("scan_shapes.py", "--repo", "main", "--tree", tree, "--out", out)
     assert done.stdout == f"{out}: main: 21 uses; 1 set their own shapes, 20 read the file; of these 1 are not checked\n"
     rows = out.read_text().splitlines()
-    assert rows[-1] == "1,vllm,mm,BlasBenchmark;Benchmark,yes,no,4,4,no,,ast,benchmark/test_mm.py:1"
+    assert rows[-1] == "1,vllm,mm,BlasBenchmark;Benchmark,BlasBenchmark,yes,no,4,4,no,,ast,benchmark/test_mm.py:1"
     assert not [row for row in rows if ",gone," in row]
     line = 1 + (tree / "benchmark/test_blas.py").read_text().splitlines().index(
         'def test_mm(): base.BlasBenchmark(op_name="mm", input_fn=None)')
-    assert f'1,main,mm,BlasBenchmark;Benchmark,yes,no,4,4,no,"b, m, n, k",ast,benchmark/test_blas.py:{line}' in rows
-    assert "1,main,sdpa,AttentionBenchmark;GenericBenchmark;Benchmark,yes,no,4,4,yes," in out.read_text()
-    assert '1,main,fit,FitBenchmark;GenericBenchmark;Benchmark,fit,yes,3,3,no,"tokens, heads, fp4",ast,' in out.read_text()
-    assert "1,main,topk,TopKBenchmark;GenericBenchmark2DOnly;GenericBenchmark;Benchmark,no,no,3,3,no," in out.read_text()
-    assert "1,main,by_length,GenericBenchmark;Benchmark,yes,no,,0,no,depends on len(shape),unknown," in out.read_text()
+    assert f'1,main,mm,BlasBenchmark;Benchmark,BlasBenchmark,yes,no,4,4,no,"b, m, n, k",ast,benchmark/test_blas.py:{line}' in rows
+    assert "1,main,sdpa,AttentionBenchmark;GenericBenchmark;Benchmark,AttentionBenchmark,yes,no,4,4,yes," in out.read_text()
+    assert '1,main,fit,FitBenchmark;GenericBenchmark;Benchmark,Benchmark,fit,yes,3,3,no,"tokens, heads, fp4",ast,' in out.read_text()
+    assert "1,main,topk,TopKBenchmark;GenericBenchmark2DOnly;GenericBenchmark;Benchmark,GenericBenchmark2DOnly,no,no,3,3,no," in out.read_text()
+    assert "1,main,by_length,GenericBenchmark;Benchmark,Benchmark,yes,no,,0,no,depends on len(shape),unknown," in out.read_text()
 
 
 # ---- the sets themselves

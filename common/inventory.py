@@ -1,6 +1,6 @@
 """inventory.py - the list of operators and of the benchmark and test nodes that belong to each.
 
-PURPOSE  Read ops/inventory_<repo>.csv and ops/dismiss.csv; look an operator's nodes up by hand.
+PURPOSE  Read ops/inventory_<repo>.csv, ops/aliases.csv and ops/dismiss.csv; look an operator's nodes up by hand.
 USAGE    python -m common.inventory nodes REPO OP [--ops-dir DIR]     one node id per line (run_pytest.sh uses it)
          python -m common.inventory tests REPO OP [--ops-dir DIR]     the same for the accuracy tests
 INPUT    `# key: value` lines, the header, then one row per operator and benchmark node:
@@ -21,6 +21,13 @@ INPUT    `# key: value` lines, the header, then one row per operator and benchma
          skip_guard    what can skip the node, in the source's words
          source        ast (read only), collect (pytest only), both;  verified: pytest has collected the node
          Several values in a field are separated by `;`.
+         ops/aliases.csv, names that upstream writes in another way elsewhere:
+           schema,repo,kind,name,op,reason
+           1,main,id,trunc,trunc_,both benchmarks of test_trunc_.py have the mark trunc_
+           1,main,id,clone,,no benchmark carries this mark or op_name
+         kind          id: an id of conf/operators.yaml that is no operator; op is the operator, empty if it has no benchmark
+                       op_name: what a table of the operator op is called;  op: the operator has no id in conf/operators.yaml
+         A name may have several rows: div_mode is the id of two operators.
 EXIT     0 done, 2 usage (unknown operator with close matches; a bad file, naming file and line)
 NEEDS    The standard library.
 """
@@ -40,6 +47,7 @@ REPOS = ("main", "vllm", "samples")
 COLUMNS = tuple("schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,test_file,"
                 "test_nodes,skip_guard,source,verified".split(","))
 SOURCES = ("ast", "collect", "both")
+ALIAS_COLUMNS = ("schema", "repo", "kind", "name", "op", "reason")
 DISMISS_COLUMNS = ("schema", "repo", "op", "scope", "reason", "evidence", "date", "commit")
 OPS_DIR = Path(__file__).resolve().parent.parent / "ops"
 
@@ -116,6 +124,21 @@ def read_dismissed(path):
     return dismissed
 
 
+def read_aliases(path):
+    """[(line number, row)] of ops/aliases.csv, [] if there is none. UserError for other columns or another schema."""
+    columns = ALIAS_COLUMNS
+    return list(read_table(path, columns, f"the columns are {','.join(columns)}")) if Path(path).is_file() else []
+
+
+def explain_name(path, name, repos):
+    """What the alias table says of a name that is no operator of `repos`: `NAME is OP here: REASON`; "" if nothing."""
+    rows = [row for _, row in read_aliases(path) if row["name"] == name and row["repo"] in repos and row["kind"] != "op"]
+    ops = list(dict.fromkeys(row["op"] for row in rows if row["op"]))
+    if ops:
+        return f"{name} is {' and '.join(ops)} here: {rows[0]['reason']}"
+    return f"{name} cannot be run: {rows[0]['reason']}" if rows else ""
+
+
 def read_table(path, columns, mend):
     """Yields (line number, row) of the CSV below the comment lines."""
     try:
@@ -165,10 +188,13 @@ def _join_fields(rows, column):
 
 
 def find_op(ops, name, path):
-    """The operator `name` of `ops`. UserError with close matches if there is none."""
+    """The operator `name` of `ops`. UserError with what the alias table says, else close matches, if there is none."""
     by_name = {op.op: op for op in ops}
     if name in by_name:
         return by_name[name]
+    known_as = explain_name(Path(path).parent / "aliases.csv", name, {Path(path).stem.removeprefix("inventory_")})
+    if known_as:
+        raise UserError(f"OP: {name}: not in {path}; {known_as}")
     close = difflib.get_close_matches(name, sorted(by_name), n=5, cutoff=0.5)
     hint = f"did you mean {', '.join(close)}?" if close else f"the file lists the {len(by_name)} that there are"
     raise UserError(f"OP: {name}: not in {path}; {hint}")

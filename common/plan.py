@@ -64,7 +64,8 @@ def plan_ops(ops, trees, environ, dismiss_file):
 
     UserError for an operator that is in no inventory (with close matches) and for a bad MATCH.
     """
-    chosen = _match_ops(_pick_ops(ops, split_list(environ.get("OPS"))), environ.get("MATCH"))
+    aliases = Path(dismiss_file).with_name("aliases.csv")
+    chosen = _match_ops(_pick_ops(ops, split_list(environ.get("OPS")), aliases), environ.get("MATCH"))
     dismissed = inventory.read_dismissed(dismiss_file) if Path(dismiss_file).is_file() else {}
     return [_plan_op(op, trees[op.repo], dismissed) for op in sorted(chosen, key=lambda op: (op.repo, op.op))]
 
@@ -144,7 +145,7 @@ def read_plan(path):
                           tuple(node for node in row["nodes"].split(";") if node), row["reason"]) for row in reader]
 
 
-def _pick_ops(everything, wanted):
+def _pick_ops(everything, wanted, aliases):
     """Those of `everything` that `wanted` names, as `op` or `repo/op`; all of them if it names none."""
     if not wanted:
         return everything
@@ -154,6 +155,9 @@ def _pick_ops(everything, wanted):
         by_name[f"{op.repo}/{op.op}"].append(op)
     unknown = [name for name in wanted if name not in by_name]
     if unknown:
+        known_as = inventory.explain_name(aliases, unknown[0].rpartition("/")[2], {op.repo for op in everything})
+        if known_as:
+            raise UserError(f"OPS: {unknown[0]}: {known_as}")
         close = difflib.get_close_matches(unknown[0], sorted(by_name), n=5, cutoff=0.5)
         raise UserError(f"OPS: {unknown[0]}: in no inventory of {', '.join(sorted({op.repo for op in everything}))}; "
                         + (f"did you mean {', '.join(close)}?" if close else "the inventories are ops/inventory_*.csv"))

@@ -35,7 +35,6 @@ from common.errors import BAD_RESULT, DONE, UserError, run_main  # noqa: E402
 from common.trees import SAMPLES, is_tree  # noqa: E402
 from mthreads_guard import pins as pin_list  # noqa: E402
 
-ALIAS_COLUMNS = ("schema", "repo", "kind", "name", "op", "reason")
 ALIAS_KINDS = ("id", "op_name", "op")
 HEADER_KEYS = ("repo", "commit", "collected on", "verified", "generator")
 
@@ -84,7 +83,7 @@ def check_inventories(ops_dir, report):
 
 def check_aliases(path, inventories, report):
     """The rows of the alias table; faults of each, and names that need one and have none."""
-    rows = report.guard(shape_uses.read_table, path, ALIAS_COLUMNS) or []
+    rows = report.guard(inventory.read_aliases, path) or []
     seen = {}
     for line, row in rows:
         where = f"{path}: line {line}: {row['repo']}/{row['name']}"

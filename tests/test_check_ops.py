@@ -77,7 +77,7 @@ def test_operator_without_id_needs_an_alias(ops):
 
 def test_table_without_its_header(ops):
     (ops / "aliases.csv").write_text("schema,repo,name\n")
-    assert "aliases.csv: has not the header schema,repo,kind,name,op,reason" in check(ops).stdout
+    assert "aliases.csv: line 1: no column kind; the columns are schema,repo,kind,name,op,reason" in check(ops).stdout
 
 
 @pytest.mark.parametrize("row, fault", [

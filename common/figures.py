@@ -29,6 +29,8 @@ class Group:
     dtype: str
     mode: str
     level: str
+    timer: str
+    cache: str
     statuses: Counter = field(default_factory=Counter)
     ratios: list = field(default_factory=list)
 
@@ -47,14 +49,11 @@ class Group:
     @property
     def method(self):
         """How it was measured, `kernel core do_bench cold`; "" where no table says it."""
-        return " ".join(filter(None, (self.mode, self.level, self.result.timer, self.result.cache)))
+        return " ".join(filter(None, (self.mode, self.level, self.timer, self.cache)))
 
 
 def list_summary_rows(results):
-    """The rows of summary.csv as tuples in SUMMARY_COLUMNS' order; an op without a table has one row.
-
-    host_us is empty until a timer reports the host's share.
-    """
+    """The rows of summary.csv as tuples in SUMMARY_COLUMNS' order; an op without a table has one row."""
     rows = []
     for result in results:
         head = (SCHEMA, result.repo, result.op, result.status)
@@ -65,10 +64,15 @@ def list_summary_rows(results):
                         + ("",) * 9 + tail + (result.reason,))
         for row in result.log.rows:
             shape = row.shape if row.op_name == result.op else f"{row.op_name}: {row.shape}"
-            ratios = (None, None, None, None, None) if is_host else (row.speedup, None, row.tflops, row.gbps_base, row.gbps)
-            rows.append(head + (row.dtype, row.mode, row.level, result.timer, result.cache, shape, row.latency_base_ms,
+            ratios = (None,) * 5 if is_host else (row.speedup, row.host_us, row.tflops, row.gbps_base, row.gbps)
+            rows.append(head + (row.dtype, row.mode, row.level, *find_method(result, row), shape, row.latency_base_ms,
                                 row.latency_ms) + ratios + (row.status,) + tail + (row.reason or result.reason,))
     return rows
+
+
+def find_method(result, row):
+    """(timer, cache) of one row: what the row says, else what the run was asked for."""
+    return row.timer or result.timer, result.cache if result.is_host else row.cache or result.cache
 
 
 def format_summary_csv(rows):
@@ -86,13 +90,13 @@ def group_rows(results):
     for result in results:
         own = {}
         for row in result.log.rows:
-            key = row.dtype, row.mode, row.level
+            key = row.dtype, row.mode, row.level, *find_method(result, row)
             group = own.get(key) or own.setdefault(key, Group(result, *key))
             group.statuses[row.status] += 1
             if row.speedup is not None and not result.is_host:
                 group.ratios.append(row.speedup)
         header = result.log.header
-        groups += own.values() or [Group(result, "", header.get("mode", ""), header.get("level", ""))]
+        groups += own.values() or [Group(result, "", header.get("mode", ""), header.get("level", ""), result.timer, result.cache)]
     return groups
 
 

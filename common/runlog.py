@@ -12,6 +12,7 @@ Input, as run_pytest.sh writes it (columns narrowed here; the real ones are 20 w
     ------------------------------------------------------------------------------------
     SUCCESS            0.012300           0.024600         0.500    1.234   [torch.Size([64, 8]), #1]
     FAILED                  N/A                N/A           N/A   N/A
+    TIMER: Operator=mm dtype=torch.float16 row=1 timer=graph cache=cold host_us=61.2 reason=<<<>>>
     FAILED: Operator=mm dtype=torch.float16 row=2 err=<<<RuntimeError: out of memory>>>
     NOT MEASURED: Operator=mm dtype=torch.float32 reason=<<<after failure of torch.float16>>>
     ==== gemscreen end ====
@@ -47,6 +48,8 @@ _LEGEND = re.compile(r"Legend: (#\d+) = (.*)")
 _SYMBOL = re.compile(r"#\d+")
 _FAILED_ROW = re.compile(r"FAILED: Operator=(.+?) dtype=(.+?) row=(\d+) err=<<<(.*)>>>")
 _FAILED_UPSTREAM = re.compile(r"FAILED: Operator=(.+?) dtype=(.+?) err=<<<(.*?)(?:>>>|$)")
+_TIMER = re.compile(r"TIMER: Operator=(.+?) dtype=(.+?) row=(\d+) timer=(\w+) cache=(\w+)(.*?) reason=<<<(.*)>>>")
+_HOST_US = re.compile(r" host_us=([\d.e+-]+)(?: |$)")
 _NOT_MEASURED = re.compile(r"NOT MEASURED: Operator=(.+?) dtype=(.+?) reason=<<<(.*)>>>")
 _BANNER_LINE = re.compile(r"(\w+): ?(.*)")
 _EXCEPTION = re.compile(r"(?:E  |INTERNALERROR>) +[\w.]*(?:Error|Exception|Interrupt|Exit)\b")
@@ -180,6 +183,8 @@ class _Reader:
             self.log.notes.append(f"a table is left out, its title is damaged: {line.strip()[:80]}")
         elif is_whole and (match := _FAILED_ROW.search(line)):
             self._add_failure(match[1], _strip_torch(match[2]), int(match[3]), match[4])
+        elif is_whole and (match := _TIMER.match(line)):
+            self._label_row(match)
         elif is_whole and (match := _NOT_MEASURED.search(line)):
             self._add_row(match[1], _strip_torch(match[2]), "", "NOT_MEASURED", match[3])
         elif match := _FAILED_UPSTREAM.search(line):
@@ -194,6 +199,19 @@ class _Reader:
             table.rows[number - 1].reason = reason
         else:
             self._add_row(op_name, dtype, "N/A", "FAILED", reason)
+
+    def _label_row(self, match):
+        """Give a row of that operator's last table how it was timed; a remark is a reason only where there is none."""
+        table, number = self.last_tables.get((match[1], _strip_torch(match[2]))), int(match[3])
+        if not table or not 1 <= number <= len(table.rows):
+            self.log.notes.append(f"a TIMER line names a row that is not there: {match[0][:80]}")
+            return
+        row, host = table.rows[number - 1], _HOST_US.search(match[6])
+        row.timer, row.cache, row.host_us = match[4], match[5], float(host[1]) if host else None
+        if row.status == "INVALID":
+            row.reason = "; ".join(filter(None, (row.reason, match[7])))
+        else:
+            row.reason = row.reason or match[7]
 
     def _add_row(self, op_name, dtype, shape, status, reason):
         """A row that stands in no table; mode and level are those of the run."""

@@ -40,7 +40,8 @@ class Row:
     """One line of a table. Latencies in ms, gbps in GB/s; None where there is no figure.
 
     status: SUCCESS, FAILED, TRUNCATED (cut, no figures), INVALID (a latency that is no time, no
-    ratio) or NOT_MEASURED (that dtype never started, no shape). dtype is without `torch.`.
+    ratio) or NOT_MEASURED (that dtype never started, no shape). dtype is without `torch.`. timer and
+    cache are those of this row, "" where only the run says it; host_us is what one Gems call costs the host.
     """
     op_name: str
     dtype: str
@@ -55,6 +56,9 @@ class Row:
     tflops: Optional[float] = None
     gbps_base: Optional[float] = None
     gbps: Optional[float] = None
+    timer: str = ""
+    cache: str = ""
+    host_us: Optional[float] = None
 
 
 def name_columns(header):

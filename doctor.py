@@ -16,7 +16,6 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,8 +82,8 @@ def check_tree(repo, variable):
         use = "the sample tree is used" if repo == "main" else "left out"
         return Finding(f"upstream {repo}", "-", f"no checkout: {use}",
                        f"clone it into {trees.DEFAULTS[repo]}, or set {variable}")
-    commit = git(tree, "rev-parse", "--short=12", "HEAD") or os.environ.get("FLAGGEMS_COMMIT") or "no git checkout"
-    dirty = git(tree, "status", "--porcelain", "--untracked-files=no")
+    commit = trees.find_commit(tree, os.environ)[:12] or "an unknown commit"
+    dirty = trees.run_git(tree, "status", "--porcelain", "--untracked-files=no")
     if dirty:
         return Finding(f"upstream {repo}", "-", f"{tree} at {commit}, {len(dirty.splitlines())} files changed",
                        f"git -C {tree} stash, if the figures are meant for upstream as it is")
@@ -106,15 +105,6 @@ def check_disk():
     free = shutil.disk_usage(place).free / 1e9
     state = "ok" if free >= LOW_DISK_GB else "lacks"
     return Finding("disk", state, f"{free:.0f} GB free in {place}", f"free some space: {LOW_DISK_GB} GB are needed")
-
-
-def git(tree, *command):
-    """Output of a git command in `tree`, or None where it is no checkout or git is missing."""
-    try:
-        done = subprocess.run(["git", "-C", str(tree), *command], capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def shorten(path):

@@ -307,8 +307,8 @@ export_environment() {
     export PYTHONPATH=$ROOT/plugins${PYTHONPATH:+:$PYTHONPATH}
     # Plugins import flag_gems before pytest reads `pythonpath` of the tree's pytest.ini.
     [ ! -d "$TREE/src" ] || PYTHONPATH=$TREE/src:$PYTHONPATH
-    UPSTREAM_COMMIT=${FLAGGEMS_COMMIT:-}
-    [ -n "$UPSTREAM_COMMIT" ] && [ "$REPO" = main ] || UPSTREAM_COMMIT=$(find_commit "$TREE")
+    UPSTREAM_COMMIT=$(find_commit "$TREE")
+    if [ "$UPSTREAM_COMMIT" = unknown ]; then UPSTREAM_COMMIT=${FLAGGEMS_COMMIT:-unknown}; fi
     HARNESS_COMMIT=$(find_commit "$ROOT")
     export UPSTREAM_COMMIT HARNESS_COMMIT
     export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR USE_FLAGTUNE DEVICE HOST_MODE

@@ -13,18 +13,18 @@ in SOURCES count.
 """
 
 import json
+import os
 import re
-import subprocess
 from pathlib import Path
 
 from common.errors import REFUSED, USAGE, UserError
 from common.process import run_bounded
 from common.state import sha256_file, sha256_json, sha256_text, sha256_tree
-from common.trees import ROOT
+from common.trees import ROOT, find_commit, run_git
 
 # Of the environment, what changes what is measured. TIMEOUT and RETRIES do not.
 KNOBS = ("DTYPES", "LEVEL", "MODE", "TIMER", "CACHE", "WARMUP_MS", "ITER_MS", "USE_FLAGTUNE", "HOST_MODE",
-         "SITE_PLUGINS", "PYTEST_EXTRA")
+         "SITE_PLUGINS", "PYTEST_EXTRA", "TUNER_CACHE", "REPLAY_STRICT", "REPLAY_FORCE")
 # benchmark/conftest.py: the choices of --dtypes (FLOAT_DTYPES + INT_DTYPES + BOOL_DTYPES + cfloat).
 DTYPES = ("float16", "float32", "bfloat16", "int16", "int32", "bool", "complex64")
 LEVELS = ("core", "comprehensive")
@@ -93,20 +93,20 @@ def read_versions(python, environ):
 def describe_tree(tree):
     """{"tree": path, "commit": hex or "", "changes": digest of what differs from the commit outside the benchmarks}.
 
-    A tree that is no git checkout of its own has the commit "" and the digest of all its sources instead.
+    A tree that is no git checkout of its own has FLAGGEMS_COMMIT or "", and the digest of all its sources.
     """
     tree = Path(tree)
-    top = _git(tree, "rev-parse", "--show-toplevel")
+    top = run_git(tree, "rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()).resolve() != tree.resolve():
         names = [path.relative_to(tree).as_posix() for path in tree.rglob("*") if path.suffix in SOURCES]
         outside = sorted(name for name in names if not name.startswith(("benchmark/", "tests/")))
-        return {"tree": str(tree), "commit": "", "changes": sha256_tree(tree, outside)}
+        return {"tree": str(tree), "commit": find_commit(tree, os.environ), "changes": sha256_tree(tree, outside)}
     scope = ("--", ".", ":(exclude)benchmark", ":(exclude)tests")
-    difference = _git(tree, "diff", "HEAD", "--binary", *scope) or ""
-    untracked = (_git(tree, "ls-files", "--others", "--exclude-standard", *scope) or "").splitlines()
+    difference = run_git(tree, "diff", "HEAD", "--binary", *scope) or ""
+    untracked = (run_git(tree, "ls-files", "--others", "--exclude-standard", *scope) or "").splitlines()
     sources = sorted(name for name in untracked if name.endswith(SOURCES))
     changes = sha256_json([sha256_text(difference), sha256_tree(tree, sources)]) if difference or sources else ""
-    return {"tree": str(tree), "commit": (_git(tree, "rev-parse", "HEAD") or "").strip(), "changes": changes}
+    return {"tree": str(tree), "commit": run_git(tree, "rev-parse", "HEAD") or "", "changes": changes}
 
 
 def digest_shared(tree):
@@ -180,13 +180,3 @@ def _digest_folder(folder):
     folder = Path(folder)
     return sha256_tree(folder, sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*")
                                       if path.is_file()))
-
-
-def _git(tree, *arguments):
-    """Output of a git command in `tree`, or None if it fails. A tree owned by someone else is read all the same."""
-    try:
-        done = subprocess.run(["git", "-C", str(tree), "-c", "safe.directory=*", *arguments], capture_output=True,
-                              timeout=120, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None

@@ -7,6 +7,7 @@ samples   -                   samples/flaggems of this project
 
 A tree is a directory with benchmark/conftest.py and benchmark/base.py.
 """
+import subprocess
 from pathlib import Path
 
 from common.errors import UserError
@@ -42,3 +43,22 @@ def find_trees(environ):
     main, vllm = find_tree("main", environ), find_tree("vllm", environ)
     trees = {"samples": SAMPLES} if main is None or main == SAMPLES else {"main": main}
     return trees if vllm is None else {**trees, "vllm": vllm}
+
+
+def find_commit(tree, environ):
+    """The commit of a tree: git's, or FLAGGEMS_COMMIT for one that was copied without its .git; "" if unknown."""
+    top = run_git(tree, "rev-parse", "--show-toplevel")
+    if top and Path(top).resolve() == Path(tree).resolve():
+        return run_git(tree, "rev-parse", "HEAD") or ""
+    return environ.get("FLAGGEMS_COMMIT", "")
+
+
+def run_git(tree, *words):
+    """Output of a git command in `tree`, or None where it fails: no checkout, no git."""
+    # An upstream tree in a container often belongs to another user, which git would refuse to read.
+    command = ["git", "-c", "safe.directory=*", "-C", str(tree), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -25,7 +25,6 @@ import csv
 import io
 import os
 import shutil
-import subprocess
 import sys
 from collections import Counter, namedtuple
 from pathlib import Path
@@ -60,12 +59,9 @@ def read_commit(tree, repo):
     """The tree's commit, with `-dirty` if what is read here was changed; `unknown` outside Git."""
     if repo == "samples":
         return "part of this project"
-    git = ["git", "-c", "safe.directory=*", "-C", str(tree)]
-    head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-    if head.returncode:
-        return "unknown"
-    changed = subprocess.run([*git, "status", "--porcelain", *FOLDERS, "conf"], capture_output=True, text=True).stdout
-    return head.stdout.strip() + ("-dirty" if changed else "")
+    commit = trees.find_commit(tree, os.environ)
+    changed = commit and trees.run_git(tree, "status", "--porcelain", *FOLDERS, "conf")
+    return (commit or "unknown") + ("-dirty" if changed else "")
 
 
 def print_differences(found):

@@ -4,8 +4,8 @@
 Purpose   The executing half of the host device leans on private parts of Triton and was silently wrong before. This
           script launches real kernels on outputs full of NaN and compares with literal values and with torch.
 Usage     python plugins/host_device/check.py [--target cuda:90] [--match TEXT] [--any-version]
-Input     nothing. --match runs only the checks whose name contains TEXT; --any-version also runs on versions that are not
-          on passed.json (that is how `make host-matrix` finds out whether they belong there).
+Input     nothing. --match runs only the checks whose name contains TEXT; --any-version also runs on versions that are
+          not on passed.json (that is how `make host-matrix` finds out whether they belong there).
 Output    one line per check, and a last line with the counts:
             check                         dtype      launches  result
             mask_and                      -                 1  ok

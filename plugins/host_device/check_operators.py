@@ -49,8 +49,18 @@ def make_inputs():
     def normal(*shape):
         return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
-    return {"x": normal(7, 67), "y": normal(7, 67), "w": normal(67, 33), "gain": normal(67), "bias": normal(67),
-            "row": normal(33), "batch": normal(2, 7, 67), "weights": normal(2, 67, 5), "image": normal(2, 4, 3, 5)}  # fmt: skip
+    shapes = {
+        "x": (7, 67),
+        "y": (7, 67),
+        "w": (67, 33),
+        "gain": (67,),
+        "bias": (67,),
+        "row": (33,),
+        "batch": (2, 7, 67),
+        "weights": (2, 67, 5),
+        "image": (2, 4, 3, 5),
+    }
+    return {name: normal(*shape) for name, shape in shapes.items()}
 
 
 INDEX = torch.tensor([3, 1, 6, 1])

@@ -9,7 +9,7 @@ from triton._C.libtriton import ir
 from triton.runtime.interpreter import InterpreterBuilder, InterpreterOptions, TensorHandle
 
 from .errors import UnsupportedOnHost
-from .floats import is_bfloat16, is_float8, is_narrow, round_toward_zero, storage_dtype, to_storage, widen
+from .floats import is_float8, is_narrow, round_toward_zero, storage_dtype, to_storage, widen
 from .libdevice import find_libdevice
 
 COMPUTE_FLOATS = (tl.float16, tl.float32, tl.float64, tl.bfloat16)

@@ -22,6 +22,7 @@ FLOAT_DTYPES = [torch.float16, torch.float32, torch.bfloat16]
 INT_DTYPES = [torch.int16, torch.int32]
 BOOL_DTYPES = [torch.bool]
 COMPLEX_DTYPES = [torch.complex64]
+FP16_BF16_DTYPES = [torch.float16, torch.bfloat16]
 
 DEFAULT_WARMUP_TIME = 1000
 DEFAULT_ITER_TIME = 100

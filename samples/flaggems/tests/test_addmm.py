@@ -6,12 +6,12 @@ from . import accuracy_utils as utils
 
 
 # Sums of up to 80 products, accumulated in fp32: results of the order of 10, in another order of addition.
-ATOL = {torch.float16: 2e-2, torch.float32: 1e-4, torch.bfloat16: 2e-1}
+ATOL = {torch.float16: 2e-2, torch.bfloat16: 2e-1}
 
 
 @pytest.mark.addmm
 @pytest.mark.parametrize("m, n, k", [(33, 17, 80)])
-@pytest.mark.parametrize("dtype", utils.FLOAT_DTYPES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_accuracy_addmm(m, n, k, dtype):
     bias = torch.randn((n,), dtype=dtype, device=utils.device)
     x = torch.randn((m, k), dtype=dtype, device=utils.device)

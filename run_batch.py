@@ -5,7 +5,7 @@ USAGE    run_batch.py [--run DIR] [--ops a,b] [--match REGEX] [--devices 6,7] [-
                       [--mode M] [--shapes FILE] [--timeout S] [--retries N] [--shard hash|balanced]
                       [--replay-root RUN] [--fresh] [--dry-run]
          Every option's default is the environment variable of the same name (OPS, DEVICES, REPLAY_ROOT, ...).
-INPUT    ops/inventory_<repo>.csv minus ops/dismiss.csv; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or the sample tree.
+INPUT    ops/inventory_<repo>.csv minus what of ops/dismiss.csv holds here; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or the sample tree.
          All knobs of run_pytest.sh (TIMER, USE_FLAGTUNE, WARMUP_MS, ...) go through to it from the environment.
 OUTPUT   runs/screen-<UTC stamp>/: screen.json, plan.csv, <repo>/<op>/{.complete,attempts/N/}, summary.csv, summary.md.
          One line per operator; on a terminal a bar with the time left:
@@ -39,8 +39,8 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from common import inputs, plan, screen as screens
-from common.devices import select_devices
+from common import dismissals, inputs, plan, screen as screens
+from common.devices import apply_changes, child_environment, select_devices
 from common.errors import BAD_RESULT, DONE, INTERRUPTED, UserError, run_main
 from common.outcome import GOOD_STATUSES
 from common.process import end_tagged
@@ -89,12 +89,14 @@ def prepare(environ):
         screens.check_replay_root(environ["REPLAY_ROOT"])
     ops_dir = Path(environ.get("OPS_DIR") or ROOT / "ops")
     ops = plan.read_inventories(trees, ops_dir)
-    planned = plan.plan_ops(ops, trees, environ, ops_dir / "dismiss.csv")
     python, run_pytest = find_python(environ), find_run_pytest(environ)
+    plan.plan_ops(ops, trees, environ, ops_dir, {})     # a wrong OPS or MATCH is said before torch is asked
+    devices, versions = select_devices(environ, python), inputs.read_versions(python, environ)
+    planned = plan.plan_ops(ops, trees, environ, ops_dir, find_dismissed(ops_dir, devices[0], versions, python, environ))
     screen = screens.Screen(
         run=None, run_id="", runs=Path(environ.get("RUNS") or ROOT / "runs").absolute(), environ=environ, python=python,
         run_pytest=run_pytest, trees=trees, tree_facts={repo: inputs.describe_tree(tree) for repo, tree in trees.items()},
-        versions=inputs.read_versions(python, environ), devices=select_devices(environ, python),
+        versions=versions, devices=devices,
         timeout=numbers["TIMEOUT"], retries=numbers["RETRIES"], grace=numbers["GRACE_S"], pause=numbers["RETRY_PAUSE_S"],
         settle=numbers["SETTLE_S"])
     return screen, ops, planned
@@ -153,6 +155,13 @@ def find_run_pytest(environ):
 
 
 # ---- what to run
+
+def find_dismissed(ops_dir, device, versions, python, environ):
+    """{(repo, op): reason} of the rows of ops/dismiss.csv that hold for `device` and what is asked for."""
+    facts = {"vendor": device.vendor, "versions": versions, "dtypes": inputs.split_list(environ.get("DTYPES"))}
+    return dismissals.list_dismissed(ops_dir / "dismiss.csv", facts, lambda: dismissals.ask_arch(
+        python, apply_changes(environ, child_environment(device, environ))))
+
 
 def assign_devices(planned, screen):
     """The planned rows with a device each."""

@@ -7,6 +7,7 @@ FORMAT   schema,repo,op,scope,reason,evidence,date,commit
                      arch      compute capability or the vendor's name of the architecture: 9.0
                      dtype     float16,bfloat16: only screens that ask for none but these leave the operator out
                      versions  torch 2.11,triton 3.6.0: each holds for that version and those below it (2.11.0, 2.11.1)
+                   a scope with a comma needs quotes: "vendor=nvidia;dtype=float16,bfloat16"
          reason    in words;  evidence  the error line of the run that showed it
          date      of that run, YYYY-MM-DD;  commit  of the tree it ran on
          A fact that this machine does not tell (no arch) matches no entry: rather run it than leave it out by mistake.
@@ -23,6 +24,7 @@ from common.devices import HOST, ask_count
 from common.errors import UserError
 from common.process import run_bounded
 
+COLUMNS = ("schema", "repo", "op", "scope", "reason", "evidence", "date", "commit")
 SCOPE_KEYS = ("vendor", "arch", "dtype", "versions")
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
 
@@ -82,8 +84,7 @@ def read_dismissals(path):
     if not Path(path).is_file():
         return []
     found, seen = [], {}
-    columns = inventory.DISMISS_COLUMNS
-    for line, row in inventory.read_table(path, columns, f"the columns are {','.join(columns)}"):
+    for line, row in inventory.read_table(path, COLUMNS, f"the columns are {','.join(COLUMNS)}"):
         where = f"{path}: line {line}: {row['repo']}/{row['op']}"
         for name in ("repo", "op", "reason", "evidence"):
             if not row[name].strip():
@@ -124,9 +125,12 @@ def applies(dismissal, facts):
     return True
 
 
-def list_dismissed(dismissals, facts):
-    """{(repo, op): reason} of those that hold for `facts`."""
-    return {each.key: each.reason for each in dismissals if applies(each, facts)}
+def list_dismissed(path, facts, ask_arch):
+    """{(repo, op): reason} of the rows that hold for a machine with `facts`; ask_arch() is only called if a row needs it."""
+    entries = [entry for entry in read_dismissals(path) if entry.scope["vendor"] == facts["vendor"]]
+    if any("arch" in entry.scope for entry in entries):
+        facts = {**facts, "arch": ask_arch()}
+    return {entry.key: entry.reason for entry in entries if applies(entry, facts)}
 
 
 def ask_arch(python, environ):

@@ -1,6 +1,6 @@
 """inventory.py - the list of operators and of the benchmark and test nodes that belong to each.
 
-PURPOSE  Read ops/inventory_<repo>.csv, ops/aliases.csv and ops/dismiss.csv; look an operator's nodes up by hand.
+PURPOSE  Read ops/inventory_<repo>.csv and ops/aliases.csv; look an operator's nodes up by hand.
 USAGE    python -m common.inventory nodes REPO OP [--ops-dir DIR]     one node id per line (run_pytest.sh uses it)
          python -m common.inventory tests REPO OP [--ops-dir DIR]     the same for the accuracy tests
 INPUT    `# key: value` lines, the header, then one row per operator and benchmark node:
@@ -48,7 +48,6 @@ COLUMNS = tuple("schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,o
                 "test_nodes,skip_guard,source,verified".split(","))
 SOURCES = ("ast", "collect", "both")
 ALIAS_COLUMNS = ("schema", "repo", "kind", "name", "op", "reason")
-DISMISS_COLUMNS = ("schema", "repo", "op", "scope", "reason", "evidence", "date", "commit")
 OPS_DIR = Path(__file__).resolve().parent.parent / "ops"
 
 
@@ -109,19 +108,6 @@ def read_header(path):
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; make it: `make inventory`") from None
     return {key.strip(): value.strip() for key, _, value in comments}
-
-
-def read_dismissed(path):
-    """{(repo, op): reason} of the operators that are not to be run. UserError for a missing column or reason."""
-    dismissed = {}
-    for line, row in read_table(path, DISMISS_COLUMNS, f"the columns are {','.join(DISMISS_COLUMNS)}"):
-        key = row["repo"], row["op"]
-        if not all(key) or not row["reason"]:
-            raise UserError(f"{path}: line {line}: repo, op or reason is empty; say why the operator is not to be run")
-        if key in dismissed:
-            raise UserError(f"{path}: line {line}: {row['repo']}/{row['op']}: dismissed twice; remove one")
-        dismissed[key] = row["reason"]
-    return dismissed
 
 
 def read_aliases(path):

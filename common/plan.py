@@ -59,14 +59,14 @@ def read_inventories(trees, folder):
     return ops
 
 
-def plan_ops(ops, trees, environ, dismiss_file):
-    """`ops` minus the dismissed ones, as OPS and MATCH choose them: planned rows, without a device yet.
+def plan_ops(ops, trees, environ, ops_dir, dismissed):
+    """`ops` minus the dismissed ones ({(repo, op): reason}), as OPS and MATCH choose them: rows without a device yet.
 
-    UserError for an operator that is in no inventory (with close matches) and for a bad MATCH.
+    UserError for an operator that is in no inventory (with what ops_dir/aliases.csv says, or close matches) and for a bad
+    MATCH.
     """
-    aliases = Path(dismiss_file).with_name("aliases.csv")
-    chosen = _match_ops(_pick_ops(ops, split_list(environ.get("OPS")), aliases), environ.get("MATCH"))
-    dismissed = inventory.read_dismissed(dismiss_file) if Path(dismiss_file).is_file() else {}
+    picked = _pick_ops(ops, split_list(environ.get("OPS")), Path(ops_dir) / "aliases.csv")
+    chosen = _match_ops(picked, environ.get("MATCH"))
     return [_plan_op(op, trees[op.repo], dismissed) for op in sorted(chosen, key=lambda op: (op.repo, op.op))]
 
 

@@ -34,7 +34,7 @@ from common.state import read_marker, utc_stamp, write_text_atomic  # noqa: E402
 from common.trees import find_trees  # noqa: E402
 
 COLUMNS = ("schema", "repo", "op", "scope", "verdict", "status", "reason")
-BLANK_DISMISS = ",".join(inventory.DISMISS_COLUMNS) + "\n"
+BLANK_DISMISS = ",".join(dismissals.COLUMNS) + "\n"
 
 
 def find_python(environ):

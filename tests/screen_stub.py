@@ -96,7 +96,7 @@ class StubScreen:
     def dismiss(self, op, reason):
         """Dismiss `op`."""
         (self.ops_dir / "dismiss.csv").write_text("schema,repo,op,scope,reason,evidence,date,commit\n"
-                                                  f"1,main,{op},all,{reason},,2026-11-30,stub\n")
+                                                  f"1,main,{op},vendor=host,{reason},timeout,2026-11-30,ed2508b\n")
 
     def behave(self, op, snippet):
         """Let the stub do `snippet` for `op`."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from common.errors import UserError
-from common.inventory import Op, inventory_path, read_dismissed, read_header, read_inventory
+from common.inventory import Op, inventory_path, read_header, read_inventory
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = ("schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,test_file,test_nodes,"
@@ -102,18 +102,6 @@ def test_lookup_without_a_file(tmp_path):
                            f"`make inventory`\n")
 
 
-def test_dismissed_operators_have_reasons(tmp_path):
-    columns = "schema,repo,op,scope,reason,evidence,date,commit\n"
-    path = write(tmp_path, columns + '1,main,hangs,all,"kills the driver, twice",log,2026-11-30,ed2508b\n', "dismiss.csv")
-    assert read_dismissed(path) == {("main", "hangs"): "kills the driver, twice"}
-    for rows, complaint in (("1,main,hangs,all,,,,\n", "line 2: repo, op or reason is empty"),
-                            ("1,main,a,all,x,,,\n1,main,a,all,y,,,\n", "line 3: main/a: dismissed twice"),
-                            ("1,main,a\n", "line 2: 8 fields expected")):
-        with pytest.raises(UserError) as caught:
-            read_dismissed(write(tmp_path, columns + rows, "dismiss.csv"))
-        assert str(caught.value).startswith(f"{path}: {complaint}")
-
-
 # ---- what comes with the project
 
 def test_the_samples_inventory_is_verified_and_covers_every_family():
@@ -138,7 +126,3 @@ def test_the_main_inventory_holds_the_operators_of_flaggems():
     assert ops["_reshape_alias"].nodes == ("benchmark/test__reshape_alias.py::test__reshape_alias",)
     assert "tests/test_softmax.py::test_softmax" in ops["softmax"].test_nodes
     assert len(ops) > 1000
-
-
-def test_nothing_is_dismissed_by_default():
-    assert read_dismissed(ROOT / "ops" / "dismiss.csv") == {}

@@ -23,7 +23,7 @@ def dismiss(stub, *rows):
 
 def row(op, scope="vendor=host", reason="fails", evidence="RuntimeError: out of resources", date="2026-11-30", commit="ed2508b",
         repo="main"):
-    return f"1,{repo},{op},{scope},{reason},{evidence},{date},{commit}"
+    return f'1,{repo},{op},"{scope}",{reason},{evidence},{date},{commit}'
 
 
 def recheck(stub, *words, **variables):
@@ -149,4 +149,40 @@ H200 = {"vendor": "nvidia", "arch": "9.0", "versions": {"torch": "2.11.0", "trit
 def test_scope_says_where_an_entry_holds(scope, facts, holds):
     entry = dismissals.Dismissal("main", "mm", dismissals.parse_scope(scope), scope, "r", "e", "2026-11-30", "ed2508b", 2)
     assert dismissals.applies(entry, facts) is holds
-    assert dismissals.list_dismissed([entry], facts) == ({("main", "mm"): "r"} if holds else {})
+
+
+def test_architecture_is_only_asked_for_where_a_row_needs_it(tmp_path):
+    path, asked = tmp_path / "dismiss.csv", []
+
+    def ask():
+        asked.append(1)
+        return "9.0"
+
+    path.write_text(HEADER + row("mm", scope="vendor=nvidia") + "\n" + row("abs", scope="vendor=amd;arch=gfx942") + "\n")
+    facts = {**H200, "arch": None}
+    assert dismissals.list_dismissed(path, facts, ask) == {("main", "mm"): "fails"} and not asked
+    path.write_text(path.read_text() + row("add", scope="vendor=nvidia;arch=9.0") + "\n")
+    assert dismissals.list_dismissed(path, facts, ask) == {("main", "mm"): "fails", ("main", "add"): "fails"} and asked == [1]
+
+
+@pytest.mark.parametrize("scope, statuses", [
+    ("vendor=host", {"mm": "dismissed"}), ("vendor=nvidia", {"mm": "ok"}),
+    ("vendor=host;dtype=float16", {"mm": "ok"}), ("vendor=host;dtype=float16,float32", {"mm": "ok"}),
+])
+def test_screen_leaves_out_what_is_dismissed_for_its_machine_alone(stub, scope, statuses):
+    dismiss(stub, row("mm", scope=scope))
+    assert stub.run("--ops", "mm") == 0
+    assert {each["op"]: each["status"] for each in stub.read_csv("summary.csv")} == statuses
+
+
+def test_screen_of_the_dismissed_dtype_alone_leaves_it_out(stub):
+    dismiss(stub, row("mm", scope="vendor=host;dtype=float16"))
+    assert stub.run("--ops", "mm", "--dtypes", "float16") == 0
+    assert [each["status"] for each in stub.read_csv("summary.csv")] == ["dismissed"]
+
+
+def test_bad_dismissal_stops_a_screen_before_it_starts(stub):
+    dismiss(stub, row("mm", scope=""))
+    assert stub.run("--ops", "abs") == 2
+    assert "dismiss.csv: line 2: main/mm: scope: empty: no vendor" in stub.output()
+    assert not stub.runs.exists()

@@ -105,8 +105,7 @@ def test_in_place():
         seen.append(float(x.max()))
         return x
     run("in_place", op, op, cls=Two, is_inplace=True)
-    # a thousand launches of one graph, of which no input sees more than those of the warm-up and the probe together
-    assert len(seen) > 1000 and max(seen) < 1.5 ** 14
+    assert len(seen) > 1000 and max(seen) < 1.5 ** 5  # a few calls of the warm-up see one another, no timed ones do
 
 def test_nothing():
     run("nothing", kernel, lambda x: x.view(-1))

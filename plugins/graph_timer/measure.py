@@ -58,7 +58,7 @@ class Timer:
         self.device, self.watch, self.reader = device, watch, reader or NoReader("none")
         self.do_bench, self.cache, self.limits = do_bench, cache, limits
         self.log = log or (lambda block: None)
-        self.retries = Retries()
+        self.retries, self.is_warm = Retries(), False
 
     def measure(self, fn, method, recipe=None, options=None, on_fallback=print):
         """The Measurement of `fn` by `method`.
@@ -109,7 +109,7 @@ class Timer:
         with graphs, self.device.stream():
             try:
                 with self._phase("capture"):
-                    call_ms = self._probe(call, graphs)
+                    call_ms = self._probe_graph(call, graphs)
                     chosen = plan.plan_replay(call.facts(call_ms), self.cache, self._room())
                     workload = Workload(self.device, call, chosen)
                     graph = self._capture(workload.run, graphs)
@@ -140,9 +140,13 @@ class Timer:
 
     def _plan_events(self, call):
         """(Plan, ms that one call costs the host, notes) for calls that are launched between a pair of events."""
-        single = Workload(self.device, call, plan.Plan(PROBE_CALLS, 1, False, False, ""))
-        host_ms = self._time_host(single)
-        call_ms = min(self.device.time_calls(single.run, 2 * PROBE_CALLS * host_ms) for _ in range(3)) / PROBE_CALLS
+        probe = Workload(self.device, call, plan.plan_probe(call.facts(0.0), PROBE_CALLS))
+        host_ms = self._time_host(probe)
+        times = []
+        for _ in range(3):
+            probe.prepare()
+            times.append(self.device.time_calls(probe.run, 2 * PROBE_CALLS * host_ms))
+        call_ms = min(times) / PROBE_CALLS
         call.restore()
         most = max(1, min(MAX_QUEUED, int(MAX_HIDDEN_MS / max(host_ms, 1e-3))))
         try:
@@ -219,16 +223,15 @@ class Timer:
         self.device.synchronize()
         return output
 
-    def _probe(self, call, graphs):
+    def _probe_graph(self, call, graphs):
         """ms of one call, roughly, from a small graph; a call that cannot be captured fails here, and cheaply."""
-        fn = call.on({id(tensor): tensor for tensor in call.tensors})
-        def run():
-            for _ in range(PROBE_CALLS):
-                fn()
-
-        graph = self._capture(run, graphs)
+        probe = Workload(self.device, call, plan.plan_probe(call.facts(0.0), PROBE_CALLS))
+        graph = self._capture(probe.run, graphs)
         self._check_work(graph, PROBE_CALLS)
-        times = [graph.replay() for _ in range(3)]
+        times = []
+        for _ in range(3):
+            probe.prepare()
+            times.append(graph.replay())
         call.restore()
         return min(times) / PROBE_CALLS
 
@@ -262,7 +265,7 @@ class Timer:
         number, void = 0, ""
         while not number or self.retries.allow(void, number):
             number += 1
-            self._settle(workload, take)
+            settled = self._settle(workload, take)
             mark, before = self.watch.mark(), self.reader.read()
             times, stop, began = [], "", self.device.clock()
             while not stop:
@@ -270,9 +273,10 @@ class Timer:
                 times.append(take() / launches)
                 stop = sampling.find_stop(times, self.device.clock() - began, self.limits)
             after = self.reader.read()
-            void = judge(before, after) or self._find_compiles(mark)
+            void = judge(before, after) or self._find_compiles(mark) or sampling.find_drift(times)
             self._log_block(timer, times, void, number, before, after,
-                            {**more, "written_bytes": sum(workload.written.values()), "stop": stop})
+                            {**more, "written_bytes": sum(workload.written.values()), "stop": stop,
+                             "settle_seconds": settled})
         summary = sampling.summarize(times)
         fault = sampling.find_fault(summary.median, call.output_bytes) or self._find_compiles(mark)
         return Measurement(timer, self.cache, math.nan if fault else summary.median, fault, [void] if void and not fault else [],
@@ -280,11 +284,18 @@ class Timer:
                            spread=summary.spread, stop=stop)
 
     def _settle(self, workload, take):
-        """Repeat until the times no longer move, within a limit."""
-        times, began = [], self.device.clock()
-        while not sampling.is_settled(times) and self.device.clock() - began < self.limits.settle_seconds:
+        """Repeat until the times no longer move, within a limit; the seconds that it took.
+
+        The first time in a process it lasts longer: clocks that have not begun to rise do not move either.
+        """
+        times, began, seconds = [], self.device.clock(), 0.0
+        least = self.limits.settle_seconds[0 if self.is_warm else 1]
+        while seconds < least or (not sampling.is_settled(times) and seconds < self.limits.settle_seconds[1]):
             workload.prepare()
             times.append(take())
+            seconds = self.device.clock() - began
+        self.is_warm = True
+        return seconds
 
     def _find_compiles(self, mark):
         return "" if self.watch.mark() == mark else f"while it was timed: {self.watch.describe(mark)}"
@@ -307,25 +318,22 @@ class Timer:
 
     def _time_host(self, workload):
         """ms that one call costs the host, nothing waited for inside a batch."""
-        workload.prepare()
-        return self._time_host_of(workload.calls)
+        most = len(workload.calls) if workload.plan.restore else HOST_BATCH_CALLS
+        return self._time_host_of(workload.calls, workload.prepare, min(most, HOST_BATCH_CALLS))
 
-    def _time_host_of(self, calls):
-        clock = self.device.clock
-        self.device.synchronize()
-        began = clock()
-        calls[0]()
-        once = clock() - began
-        count = max(1, min(HOST_BATCH_CALLS, int(HOST_BATCH_SECONDS / max(once, 1e-9))))
-        batches = []
-        for _ in range(HOST_BATCHES):
+    def _time_host_of(self, calls, prepare=lambda: None, most=HOST_BATCH_CALLS):
+        clock, once, batches = self.device.clock, math.inf, []
+        for _ in range(1 + HOST_BATCHES):
+            count = max(1, min(most, int(HOST_BATCH_SECONDS / max(once, 1e-9))))
+            prepare()
             self.device.synchronize()
             began = clock()
             for number in range(count):
                 calls[number % len(calls)]()
-            batches.append((clock() - began) / count)
+            once = (clock() - began) / count
+            batches.append(once)
         self.device.synchronize()
-        return 1e3 * statistics.median(batches)
+        return 1e3 * statistics.median(batches[1:])  # the first one was a single call, to see how many make a batch
 
 
 def find_launch_bound(found):

@@ -75,6 +75,13 @@ def plan_replay(facts, cache, room):
     return Plan(copies, copies, True, False, "flush")
 
 
+def plan_probe(facts, calls):
+    """The Plan of a few calls that show roughly how long one takes."""
+    if facts.mutates and not facts.fixed:
+        return Plan(calls, calls, False, True, "restored")
+    return Plan(calls, 1, False, False, "")
+
+
 def _count_single_use(facts, wanted, room):
     """Copies that are each used once per replay: as many as fit, if the timed span is long enough with them."""
     fit = room.budget_bytes // facts.input_bytes if facts.input_bytes else wanted

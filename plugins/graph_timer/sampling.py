@@ -13,6 +13,7 @@ FLOOR_MS = 0.0002
 CEILING_BYTES_PER_MS = 20e9
 SETTLE_WINDOW = 3
 SETTLE_SHARE = 0.01
+DRIFT_SHARE = 0.02
 OUTLIER_MADS = 8.0
 
 
@@ -23,7 +24,7 @@ class Limits:
     max_samples: int = 200
     seconds: float = 0.1
     half_width: float = 0.0005
-    settle_seconds: float = 0.3  # clocks rise under load; a kernel is up to 30 % slow before they have
+    settle_seconds: tuple = (0.02, 0.3)  # least and most; clocks rise under load, a kernel is up to 30 % slow before
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,18 @@ def summarize(samples):
     edge = max(OUTLIER_MADS * deviation, SETTLE_SHARE * abs(median))
     outliers = tuple(i for i, x in enumerate(samples) if abs(x - median) > edge)
     return Summary(median, spread, 1.57 * spread / math.sqrt(len(samples)), outliers)
+
+
+def find_drift(samples):
+    """What the samples of one block do in its course, if that is more than their noise; else ""."""
+    third = len(samples) // 3
+    if third < 3:
+        return ""
+    first, last = statistics.median(samples[:third]), statistics.median(samples[-third:])
+    noise = max(summarize(part).half_width for part in (samples[:third], samples[-third:]))
+    if first <= 0 or abs(last / first - 1) <= max(DRIFT_SHARE, 2 * noise):
+        return ""
+    return f"the times moved by {last / first - 1:+.1%} while they were taken"
 
 
 def find_fault(ms, written_bytes=0):

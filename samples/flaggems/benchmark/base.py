@@ -22,20 +22,11 @@ from flag_gems.utils import shape_utils
 from . import consts
 from .conftest import Config, emit_record_logger, update_result
 from .consts import BenchmarkMetrics, BenchmarkResult, OperationAttribute, check_metric_dependencies
+from .utils import describe, generate_tensor_input, is_float_tensor
 
 device = flag_gems.device
 vendor_name = flag_gems.vendor_name
 torch_device_fn = flag_gems.runtime.torch_device_fn
-
-
-def generate_tensor_input(shape, dtype, device):
-    """A tensor of `shape`: normal values for a float dtype, the full range for integers, 0 or 1 for bool."""
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.randn(shape, dtype=dtype, device=device)
-    if dtype is torch.bool:
-        return torch.randint(0, 2, shape, dtype=dtype, device="cpu").to(device)
-    info = torch.iinfo(dtype)
-    return torch.randint(info.min, info.max, shape, dtype=dtype, device="cpu").to(device)
 
 
 def time_calls(fn, count, sync_inside):
@@ -175,12 +166,12 @@ class Benchmark:
             elif item is None or isinstance(item, (torch.Tensor, int, float, str, list, tuple, torch.dtype)):
                 args.append(item)
         if self.is_backward:
-            args = [a.clone().requires_grad_() if _is_float_tensor(a) else a for a in args]
+            args = [a.clone().requires_grad_() if is_float_tensor(a) else a for a in args]
         return args, kwargs
 
     def record_shapes(self, *args, **kwargs):
         """The row's Size Detail: sizes for tensors, plain values as they are, None for anything else."""
-        args, kwargs = [_describe(a) for a in args], {k: _describe(v) for k, v in kwargs.items()}
+        args, kwargs = [describe(a) for a in args], {k: describe(v) for k, v in kwargs.items()}
         return (args, kwargs) if args and kwargs else args or kwargs
 
     # Measuring --------------------------------------------------------------------------------------------------
@@ -274,20 +265,6 @@ class Benchmark:
         print(result)
         update_result(self.op_name, asdict(result))
         emit_record_logger(result.to_json())
-
-
-def _is_float_tensor(value):
-    return torch.is_tensor(value) and torch.is_floating_point(value)
-
-
-def _describe(item):
-    if isinstance(item, torch.Tensor):
-        return item.size()
-    if isinstance(item, (list, tuple)):
-        return [_describe(sub) for sub in item]
-    if isinstance(item, dict):
-        return {key: _describe(value) for key, value in item.items()}
-    return item if isinstance(item, (int, float, str, torch.dtype)) else None
 
 
 def _backward_of(out, args):

@@ -39,10 +39,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "ops")]
 
 import shape_uses  # noqa: E402
-from common import trees  # noqa: E402
 from common.errors import UserError, run_main  # noqa: E402
 from common.state import sha256_file, write_text_atomic  # noqa: E402
-from rebuild_inventory import read_commit  # noqa: E402
+from rebuild_inventory import choose_targets, read_commit  # noqa: E402
 from scan_shapes import scan_uses  # noqa: E402
 from shape_sets import find_set, read_set, read_shape_file  # noqa: E402
 
@@ -51,17 +50,9 @@ MOST_FAMILIES = 12    # that a refusal spells out
 
 
 def choose_tree(args, environ):
-    """(repo, tree). UserError for a --tree that is none or a repo without one."""
-    if args.tree:
-        if not trees.is_tree(args.tree):
-            raise UserError(f"--tree: {args.tree}: is no checkout (no benchmark/conftest.py and benchmark/base.py in it)")
-        tree = Path(args.tree).resolve()
-        return args.repo or ("samples" if tree == trees.SAMPLES else "main"), tree
-    found = trees.find_trees(environ)
-    repo = args.repo or next(iter(found))
-    if repo not in found and repo != "samples":
-        raise UserError(f"--repo: {repo}: no checkout of it; give one: {trees.VARIABLES[repo]}=/path")
-    return repo, found.get(repo, trees.SAMPLES)
+    """(repo, tree): --tree, else the repo's checkout, else the first that there is."""
+    repo, tree, _ = choose_targets(argparse.Namespace(repo=args.repo, tree=args.tree, out=None), environ)[0]
+    return repo, tree
 
 
 def read_tree_uses(repo, tree):
@@ -146,6 +137,7 @@ def merge_set(args, environ):
                                                 for key, shape, text, users in faults) + "; mend the entry")
     merged = merge_tables(core, entries)
     unused = explain_unused(uses, merged, entries)
+    args.out.absolute().parent.mkdir(parents=True, exist_ok=True)
     write_text_atomic(args.out, format_merged(describe_provenance(path, chosen["set"], repo, tree, entries, unused), merged))
     notes = f"; no operator uses {describe_unused(unused)}" if unused else ""
     print(f"{args.out}: {chosen['set']}: {len(entries)} keys over {len(core)} of upstream's{notes}")

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """scan_guards.py - find the skip guards on torch.cuda.is_available() in a tree: candidates for ops/mthreads_guards.csv.
 
-USAGE   ops/scan_guards.py --repo main --tree DIR [--out FILE]    FILE: default ops/mthreads_guards.csv
-        ops/scan_guards.py --repo main --tree DIR --list          print every guard instead, pure or not; write nothing
+USAGE   make guards [REPO=main] [TREE=DIR]
+        ops/scan_guards.py [--repo main] [--tree DIR] [--out FILE]    FILE: default ops/mthreads_guards.csv
+        ops/scan_guards.py [--repo main] [--tree DIR] --list          print every guard, pure or not; write nothing
+          without --tree: FLAGGEMS_DIR and FLAGGEMS_VLLM_DIR
 INPUT   benchmark/**.py and tests/**.py of the tree, parsed and never imported; the pin list as it is.
 OUTPUT  The pin list with one row per file and exact skip reason of a pure guard. A new one is `unverified`. Rows that
         are there keep their status, evidence and note; the rows of other repos are kept as they are. A row whose guard
@@ -14,6 +16,7 @@ EXIT    0 done, 1 a verified pin's guard is gone or is no longer pure, 2 usage.
 NEEDS   the standard library. LIMITS a condition that this cannot follow counts as joined (mthreads_guard/source.py).
 """
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -22,10 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "ops"), str(ROOT / "plugins")]
 from common.errors import BAD_RESULT, DONE, UserError, run_main  # noqa: E402
 from common.state import write_text_atomic  # noqa: E402
-from common.trees import is_tree  # noqa: E402
 from mthreads_guard import pins as pin_list  # noqa: E402
 from mthreads_guard import source  # noqa: E402
-from rebuild_inventory import read_commit  # noqa: E402
+from rebuild_inventory import choose_targets, read_commit  # noqa: E402
 
 ASKS = re.compile(r"\bcuda\.is_available\(")
 FOLDERS = ("benchmark", "tests")
@@ -94,33 +96,46 @@ def list_guards(guards):
             print(f"{'pure  ' if guard.pure else 'joined'} {file}:{guard.line}  {guard.form} {guard.scope or '-'}  {guard.reason!r}")
 
 
-def main(argv):
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--repo", required=True, choices=("main", "vllm"))
-    parser.add_argument("--tree", required=True, type=Path)
-    parser.add_argument("--out", type=Path, default=ROOT / "ops" / "mthreads_guards.csv")
-    parser.add_argument("--list", action="store_true", help="print every guard, write nothing")
-    given = parser.parse_args(argv)
-    if not is_tree(given.tree):
-        raise UserError(f"--tree: {given.tree}: is no checkout (no benchmark/conftest.py and benchmark/base.py in it); give one")
-    guards, asking = scan_tree(given.tree.resolve())
-    everything = [guard for found in guards.values() for guard in found]
-    proposed = propose_pins(given.repo, guards)
-    lines = " and ".join(f"{count} lines of {folder}/" for folder, count in asking.items())
-    summary = (f"{given.repo} at {read_commit(given.tree, given.repo)}: {lines} ask torch.cuda.is_available(); {len(everything)} guards, "
-               f"{sum(guard.pure for guard in everything)} of them pure; {len(proposed)} pins")
-    if given.list:
-        list_guards(guards)
-        print(summary)
-        return DONE
-    comments, old = read_old(given.out)
-    merged, gone = merge_pins(old, proposed, given.repo)
-    comments = [line for line in comments if not line.startswith(f"{given.repo} at ")]
-    write_text_atomic(given.out, pin_list.format_pins(sorted([*comments, summary]), merged))
+def rebuild_pins(repo, tree, out):
+    """Write the pin list with the candidates of `tree`; an exit status."""
+    guards, asking = scan_tree(tree)
+    comments, old = read_old(out)
+    proposed = propose_pins(repo, guards)
+    merged, gone = merge_pins(old, proposed, repo)
+    summary = summarize(repo, tree, guards, asking, proposed)
+    comments = [line for line in comments if not line.startswith(f"{repo} at ")]
+    write_text_atomic(out, pin_list.format_pins(sorted([*comments, summary]), merged))
     print(summary)
     for pin in gone:
         print(f"gone: {pin.file} {pin.reason!r} ({pin.status}): no pure guard of that reason in the tree")
     return BAD_RESULT if any(pin.status == "verified" for pin in gone) else DONE
+
+
+def summarize(repo, tree, guards, asking, proposed):
+    everything = [guard for found in guards.values() for guard in found]
+    lines = " and ".join(f"{count} lines of {folder}/" for folder, count in asking.items())
+    return (f"{repo} at {read_commit(tree, repo)}: {lines} ask torch.cuda.is_available(); {len(everything)} guards, "
+            f"{sum(guard.pure for guard in everything)} of them pure; {len(proposed)} pins")
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--repo", choices=("main", "vllm"))
+    parser.add_argument("--tree", help="checkout; default: FLAGGEMS_DIR and FLAGGEMS_VLLM_DIR")
+    parser.add_argument("--out", type=Path, default=ROOT / "ops" / "mthreads_guards.csv")
+    parser.add_argument("--list", action="store_true", help="print every guard, write nothing")
+    args = parser.parse_args(argv)
+    targets = choose_targets(argparse.Namespace(repo=args.repo, tree=args.tree, out=None), os.environ)
+    targets = [(repo, tree) for repo, tree, _ in targets if repo != "samples"]
+    if not targets:
+        raise UserError("--tree: no checkout; give one, as --tree /path/to/FlagGems: the sample tree has no such guards")
+    if not args.list:
+        return max(rebuild_pins(repo, tree, args.out) for repo, tree in targets)
+    for repo, tree in targets:
+        guards, asking = scan_tree(tree)
+        list_guards(guards)
+        print(summarize(repo, tree, guards, asking, propose_pins(repo, guards)))
+    return DONE
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
 
 PURPOSE  Says for every Benchmark object of a tree whether it reads the shape file at all, under which keys, and how many
          values of a shape it unpacks, so that a shape set can be checked without running anything.
-USAGE    ops/scan_shapes.py --repo main --tree DIR [--out FILE]       FILE: default ops/shape_uses.csv
+USAGE    ops/scan_shapes.py [--repo REPO] [--tree DIR] [--out FILE]       FILE: default ops/shape_uses.csv
+           without --tree: every repo that has one (FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR), else the sample tree
 INPUT    benchmark/**.py of the tree, parsed and never imported; ops/shape_hand.csv.
 OUTPUT   The file, with this repo's rows new and the other repos' as they were (ops/shape_uses.py describes it). On stdout:
            ops/shape_uses.csv: main: 1091 uses; 265 set their own shapes, 826 read the file; of these 44 are not checked
@@ -12,6 +13,7 @@ EXIT     0 done, 2 usage.  NEEDS PyYAML.  FlagGems at ed2508b: 3 s.  LIMITS thos
 
 import argparse
 import ast
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +23,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "ops")]
 
 import shape_uses  # noqa: E402
 from common.errors import UserError, run_main  # noqa: E402
-from common.trees import is_tree  # noqa: E402
+from rebuild_inventory import choose_targets  # noqa: E402
 from scan_benches import BenchReader  # noqa: E402
 from scan_source import MAX_DEPTH, flatten, is_call, last_name, parse_module  # noqa: E402
 from scan_tests import find_test_files, is_test_class, is_test_function, parametrized_scope, read_decorators  # noqa: E402
@@ -202,18 +204,17 @@ def is_filtered(value, method):
 
 
 def main(argv):
-    parser = argparse.ArgumentParser(description="Rebuild ops/shape_uses.csv from a tree.", allow_abbrev=False)
-    parser.add_argument("--repo", required=True, choices=("main", "vllm", "samples"))
-    parser.add_argument("--tree", required=True, type=Path)
+    parser = argparse.ArgumentParser(description="Rebuild ops/shape_uses.csv from the trees.", allow_abbrev=False)
+    parser.add_argument("--repo", choices=("main", "vllm", "samples"))
+    parser.add_argument("--tree", help="checkout; default: FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, else the sample tree")
     parser.add_argument("--out", type=Path, default=shape_uses.USES)
     args = parser.parse_args(argv)
-    if not is_tree(args.tree):
-        raise UserError(f"--tree: {args.tree}: is no checkout (no benchmark/conftest.py and benchmark/base.py in it); give one")
-    uses = shape_uses.apply_hand(scan_uses(args.tree.resolve()), shape_uses.read_hand(args.repo))
-    shape_uses.write_uses(args.out, args.repo, uses)
-    reading = [use for use in uses if use.reads != "no"]
-    print(f"{args.out}: {args.repo}: {len(uses)} uses; {len(uses) - len(reading)} set their own shapes, {len(reading)} read the "
-          f"file; of these {sum(not use.form.known for use in reading)} are not checked")
+    for repo, tree, _ in choose_targets(argparse.Namespace(repo=args.repo, tree=args.tree, out=None), os.environ):
+        uses = shape_uses.apply_hand(scan_uses(tree), shape_uses.read_hand(repo))
+        shape_uses.write_uses(args.out, repo, uses)
+        reading = [use for use in uses if use.reads != "no"]
+        print(f"{args.out}: {repo}: {len(uses)} uses; {len(uses) - len(reading)} set their own shapes, {len(reading)} read the "
+              f"file; of these {sum(not use.form.known for use in reading)} are not checked")
 
 
 if __name__ == "__main__":

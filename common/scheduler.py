@@ -7,8 +7,9 @@ One thread and no callbacks: run() looks at each slot every POLL seconds and mov
                                 -> quarantined     it never became clean, or a process cannot be ended:
                                                    its operators move to the devices that live
 
-Nothing is waited for without a look at whether it still lives. An interrupt (Ctrl-C, SIGTERM) ends the children and
-leaves their operators without a marker; a second one kills.
+Operators stay with their device, but for host slots: an idle one takes over from another. Nothing is waited for
+without a look at whether it still lives. An interrupt (Ctrl-C, SIGTERM) ends the children and leaves their operators
+without a marker; a second one kills.
 
 Requirements: the standard library.
 """
@@ -86,13 +87,15 @@ class Scheduler:
                 self._advance_settling(slot, now, stops)
             elif slot.running is not None:
                 self._advance_running(slot, now, stops)
-            if slot.queue and not slot.is_busy() and not slot.is_dead and not stops:
+            if not slot.is_busy() and not slot.is_dead and not stops:
                 self._start_next(slot, now)
         self._report.tick()
         waiting = not stops and any(slot.queue for slot in self._slots if not slot.is_dead)
         return waiting or any(slot.is_busy() for slot in self._slots)
 
     def _start_next(self, slot, now):
+        if not slot.queue and slot.device.is_host:
+            self._take_over(slot)
         ready = next((task for task in slot.queue if task.not_before <= now), None)
         if ready is None:
             return
@@ -182,6 +185,15 @@ class Scheduler:
         rows = assign_by_hash([task.row for task in tasks], [each.device for each in live])
         for task, row in zip(tasks, rows):
             self._move([task], next(each for each in live if each.device.name == row.device))
+
+    def _take_over(self, slot):
+        """Host slots are all alike and their times mean nothing: an idle one takes an operator from the longest queue.
+
+        Only one that was not tried yet: what waits to be tried again may have been moved on purpose.
+        """
+        longest = max(self._slots, key=lambda each: len(each.queue))
+        if longest.queue and not longest.queue[-1].attempts:
+            self._move([longest.queue.pop()], slot)
 
     def _other_slot(self, slot):
         """The live slot with the least to do other than `slot`, or `slot` if there is none."""

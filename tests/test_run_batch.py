@@ -243,33 +243,6 @@ def test_planned_is_reported(stub):
 
 # ---- devices and sharding
 
-def test_an_op_meets_the_same_device_every_night(stub):
-    ops = [f"op{number}" for number in range(12)]
-    stub.write_ops(ops)
-    expected = {op: f"host:{int(hashlib.sha256(f'main/{op}'.encode()).hexdigest(), 16) % 3}" for op in ops}
-    for _ in range(2):
-        assert stub.run("--fresh", "--retries", "0") == 0
-        assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == expected
-        assert {op: stub.log_facts(op, 1)["device"] for op in ops} == expected
-    assert (expected["op0"], expected["op1"], expected["op2"]) == ("host:1", "host:2", "host:0")      # on every machine
-
-
-def test_balanced_sharding_packs_the_longest_first_and_is_stored(stub):
-    stub.write_ops(["a", "b", "c", "d", "e"])
-    assert stub.run("--devices", "host:0,host:1") == 0
-    for op, seconds in {"a": 10, "b": 60, "c": 20, "d": 30, "e": 5}.items():
-        path = stub.latest / f"main/{op}/.complete"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
-    balanced = ["--devices", "host:0,host:1", "--shard", "balanced", "--run", str(stub.runs / "mine")]
-    assert stub.run(*balanced) == 0
-    packed = {row["op"]: row["device"] for row in stub.read_csv("plan.csv")}
-    assert packed == {"b": "host:0", "d": "host:1", "c": "host:1", "a": "host:1", "e": "host:0"}
-    for path in stub.runs.glob("screen-*/main/*/.complete"):
-        path.unlink()                       # what it was packed by is no more
-    assert stub.run(*balanced) == 0
-    assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == packed
-
-
 FAKE_TORCH = """
 import os, types
 count = len([n for n in os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7").split(",") if n.isdigit() and int(n) < 8])
@@ -300,6 +273,47 @@ def test_children_get_the_callers_devices_one_each(stub, cards):
     assert {row["device"] for row in stub.read_csv("plan.csv")} == {"4", "6"}
 
 
+def test_an_op_meets_the_same_device_every_night(stub, cards):
+    ops = [f"op{number}" for number in range(12)]
+    stub.write_ops(ops)
+    expected = {op: str(int(hashlib.sha256(f"main/{op}".encode()).hexdigest(), 16) % 3) for op in ops}
+    assert (expected["op0"], expected["op1"], expected["op2"]) == ("1", "2", "0")       # on every machine
+    for _ in range(2):
+        assert stub.run("--fresh", "--devices", "0,1,2", **cards) == 0
+        assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == expected
+        assert {op: stub.log_facts(op, 1)["device"] for op in ops} == expected
+
+
+def test_balanced_sharding_packs_the_longest_first_and_is_stored(stub, cards):
+    stub.write_ops(["a", "b", "c", "d", "e"])
+    assert stub.run("--devices", "0,1", **cards) == 0
+    for op, seconds in {"a": 10, "b": 60, "c": 20, "d": 30, "e": 5}.items():
+        path = stub.latest / f"main/{op}/.complete"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
+    balanced = ["--devices", "0,1", "--shard", "balanced", "--run", str(stub.runs / "mine")]
+    assert stub.run(*balanced, **cards) == 0
+    packed = {row["op"]: row["device"] for row in stub.read_csv("plan.csv")}
+    assert packed == {"b": "0", "d": "1", "c": "1", "a": "1", "e": "0"}
+    for path in stub.runs.glob("screen-*/main/*/.complete"):
+        path.unlink()                       # what it was packed by is no more
+    assert stub.run(*balanced, **cards) == 0
+    assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == packed
+
+
+def test_an_idle_host_slot_takes_over(stub):
+    ops = [f"op{number}" for number in range(8)]
+    stub.write_ops(ops)
+    hashed = {op: int(hashlib.sha256(f"main/{op}".encode()).hexdigest(), 16) % 2 for op in ops}
+    first = next(op for op in ops if hashed[op] == 0)
+    others = [op for op in ops if op != first]
+    stub.behave(first, f'while [ $(ls -d "$RUN_DIR"/../../../*/.complete | wc -l) -lt {len(others)} ]; do sleep 0.05; done')
+    assert sum(hashed[op] == 0 for op in others) > 0
+    assert stub.run("--devices", "host:0,host:1", "--timeout", "30") == 0
+    planned = {row["op"]: row["device"] for row in stub.read_csv("plan.csv")}
+    assert planned == {first: "host:0", **dict.fromkeys(others, "host:1")}
+    assert {op: stub.log_facts(op, 1)["device"] for op in ops} == planned
+
+
 def test_a_device_that_does_not_exist(stub, cards):
     assert stub.run("--devices", "3,9", **cards) == 3
     assert "DEVICES: 9: does not exist" in stub.output()
@@ -311,7 +325,7 @@ def test_after_a_kill_the_device_settles_before_the_next_op(stub, cards):
     stub.behave("a_hangs", "sleep 600")
     stub.behave("b_next", 'cp "$BEHAVE/memory-5.asked" "$RUN_DIR/looks"')
     (stub.behaviour / "memory-5").write_text("2")                           # dirty twice, then clean
-    assert stub.run("--devices", "5", "--timeout", "0.5", **{**cards, "DEVICES": None}) == 1
+    assert stub.run("--devices", "5", "--timeout", "0.5", **cards) == 1
     assert stub.statuses() == {"a_hangs": "timeout", "b_next": "ok"}
     assert (stub.latest / "main/b_next/attempts/1/looks").read_text() == "xxx"
 

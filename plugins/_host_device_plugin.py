@@ -1,7 +1,7 @@
 """Pytest plugin: run Triton's kernels on a machine with no accelerator.
 
-Purpose   Installs host_device before flag_gems is imported, lets benchmarks run each function once, and fails a test
-          function that passed without launching a single kernel: it would prove nothing.
+Purpose   Installs host_device before flag_gems is imported, lets benchmarks run each function once, and fails an
+          operator whose tests passed without launching a single kernel: they would prove nothing.
 Usage     HOST_TARGET=cuda:90 PYTHONPATH=plugins python -m pytest -p _host_device_plugin NODE ...
 Input     HOST_TARGET (unset: this plugin does nothing), HOST_MODE=execute|compile, RUN_DIR,
           HOST_ANY_VERSION=1 (only for `make host-matrix`: skip the list of passed versions)
@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+BUILTIN_MARKS = ("parametrize", "skip", "skipif", "xfail", "usefixtures", "filterwarnings", "timeout")
 NO_LAUNCH = "host device: no Triton kernel was launched"
 
 
@@ -45,9 +46,11 @@ def leave(error):
     raise SystemExit(error.code)
 
 
-def function_of(item):
-    """The node id of a case's function, which all its parameters share."""
-    return item.nodeid.partition("[")[0]
+def group_of(item):
+    """What must launch a kernel at least once: an operator (a file and its mark), or a function that has no mark."""
+    path, _, function = item.nodeid.partition("[")[0].partition("::")
+    marks = [mark.name for mark in item.iter_markers() if mark.name not in BUILTIN_MARKS]
+    return path, marks[0] if marks else function
 
 
 class HostDeviceSession:
@@ -55,14 +58,14 @@ class HostDeviceSession:
 
     def __init__(self, device):
         self.device = device
-        self.last_cases = set()  # of each test function, the node id of the case that runs last
-        self.launched = set()  # test functions that launched a kernel
+        self.last_cases = set()  # of each group, the node id of the case that runs last
+        self.launched = set()  # groups that launched a kernel
 
     def pytest_report_header(self):
         return f"host device: {self.device.target}, mode {self.device.target.mode}; times mean nothing"
 
     def pytest_collection_finish(self, session):
-        self.last_cases = set({function_of(item): item.nodeid for item in session.items}.values())
+        self.last_cases = set({group_of(item): item.nodeid for item in session.items}.values())
         self.run_once()
 
     def run_once(self):
@@ -73,12 +76,12 @@ class HostDeviceSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item):
-        """A case may launch nothing (an empty tensor); a function none of whose cases does is failed in its last."""
+        """A case may launch nothing (an empty tensor); an operator none of whose cases does is failed in its last."""
         before = self.device.recorder.total_launches
         result = yield
         if self.device.recorder.total_launches > before:
-            self.launched.add(function_of(item))
-        elif item.nodeid in self.last_cases and function_of(item) not in self.launched:
+            self.launched.add(group_of(item))
+        elif item.nodeid in self.last_cases and group_of(item) not in self.launched:
             pytest.fail(NO_LAUNCH, pytrace=False)
         return result
 

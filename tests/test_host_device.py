@@ -50,6 +50,14 @@ def test_some_are_empty(size):
 def test_all_idle(size):
     assert len(torch.ones(size)) == size
 
+@pytest.mark.half_idle
+def test_marked_launches():
+    assert double(torch.ones(1)).tolist() == [2.0]
+
+@pytest.mark.half_idle
+def test_marked_is_empty():
+    pass
+
 def test_skipped():
     pytest.skip("not here")
 
@@ -135,6 +143,7 @@ def test_stray_access_fails_its_test_and_names_kernel_and_line(session, folder):
 def test_no_launch_is_a_failure_but_a_skip_stays_one(session):
     assert "FAILED test_kernels.py::test_idle - Failed: host device: no Triton kernel was launched\n" in session.stdout
     assert "1 skipped" in session.stdout
+    assert outcome_of(session, "::test_marked_is_empty") == ["PASSED"]
     assert [outcome_of(session, f"::test_some_are_empty[{size}]") for size in (3, 0)] == [["PASSED"], ["PASSED"]]
     assert [outcome_of(session, f"::test_all_idle[{size}]") for size in (1, 2)] == [["PASSED"], ["FAILED"]]
 
@@ -152,9 +161,9 @@ def test_launches_are_written(session, folder):
     for variant in record["variants"]:
         assert set(variant) == {"name", "hash", "launches", "num_warps", "shared", "convert_layout"}
         launches[variant["name"]] = launches.get(variant["name"], 0) + variant["launches"]
-    assert launches == {"double_kernel": 4, "stray_kernel": 1, "tuned_kernel": 1}
+    assert launches == {"double_kernel": 5, "stray_kernel": 1, "tuned_kernel": 1}
     assert len(record["variants"]) == len({variant["hash"] for variant in record["variants"]}) >= 3
-    assert f"host device: cuda:90, {len(record['variants'])} variants, 6 launches" in session.stdout
+    assert f"host device: cuda:90, {len(record['variants'])} variants, 7 launches" in session.stdout
 
 
 def test_compile_mode_counts_and_executes_nothing(folder, tmp_path):

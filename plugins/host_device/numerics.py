@@ -46,13 +46,8 @@ class HostNumerics(InterpreterBuilder):
     def unary_op(self, arg, op):
         return result(np.asarray(op(numbers(arg))), arg.dtype)
 
-    def ternary_op(self, lhs, rhs, other, op):
-        return result(np.asarray(op(lhs.data, numbers(rhs), numbers(other))), other.dtype)
-
-    def create_select(self, cond, lhs, rhs):
-        return TensorHandle(np.where(cond.data, lhs.data, rhs.data), rhs.dtype.scalar)
-
     def create_fneg(self, arg):
+        """Upstream has none."""
         return self.unary_op(arg, np.negative)
 
     def create_add(self, lhs, rhs):
@@ -81,9 +76,6 @@ class HostNumerics(InterpreterBuilder):
         product = numbers(x).astype(wide) * numbers(y).astype(wide)
         return result((product + numbers(z).astype(wide)).astype(np.float64), z.dtype)
 
-    def create_rsqrt(self, arg):
-        return self.unary_op(arg, lambda x: 1 / np.sqrt(x))
-
     def create_ashr(self, lhs, rhs):
         """Upstream writes the signed view back into its operands."""
         signed = np.dtype(f"i{lhs.data.itemsize}")
@@ -100,6 +92,7 @@ class HostNumerics(InterpreterBuilder):
     # ---- constants
 
     def get_bf16(self, value):
+        """Upstream has none."""
         return TensorHandle(to_storage(np.array([value], dtype=np.float32), tl.bfloat16), tl.bfloat16)
 
     # ---- casts

@@ -12,6 +12,7 @@
 #            run.log      banner, everything pytest printed (free of escape codes), end banner
 #            exit.json    {"schema": 1, "pytest_exit": 0}, only if pytest ended by itself
 #            tests.jsonl  one line per test (plugins/_pretty_report_plugin.py)
+#            samples.jsonl  every sample of every figure (plugins/_cudagraph_plugin.py)
 #          run.log begins and ends so (a blank value: upstream's default):
 #            ==== gemscreen begin ====            ==== gemscreen end ====
 #            schema: 1                            pytest_exit: 0
@@ -40,8 +41,8 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${SHAPES:=}"            # shape file (yaml); empty: upstream's core_shapes.yaml / 形状文件；空则用上游默认
 : "${WARMUP_MS:=}"         # warm-up per measurement; empty: upstream's 1000, on the host device 1 / 预热时长（毫秒）
 : "${ITER_MS:=}"           # measuring time per measurement; empty: upstream's 100, host device 1 / 计时时长（毫秒）
-: "${TIMER:=do_bench}"     # do_bench: the only timer so far / 计时器
-: "${CACHE:=}"             # derived: cold (kernel), warm (other modes), host; a value must agree / L2 状态，由模式推出
+: "${TIMER:=}"             # kernel mode: graph | do_bench | event; empty: graph on NVIDIA, else event / 计时器（仅 kernel 模式）
+: "${CACHE:=}"             # kernel mode: cold | warm; empty: cold. Other modes: warm / L2 状态（仅 kernel 模式可选）
 : "${USE_FLAGTUNE:=0}"     # 0 plain autotuning, 1 FlagTune's exhaustive first run (hours) / 0 普通调优，1 FlagTune 全量搜索
 : "${DEVICE:=}"            # label of the device for the banner; empty: asked of torch / 设备标签；空则询问 torch
 : "${HOST_TARGET:=}"       # host device's target, as cuda:90; empty: only where torch sees no card / 主机模拟设备的目标
@@ -56,8 +57,11 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
 : "${PYTEST_EXTRA:=}"      # more arguments for pytest, split at blanks / 附加的 pytest 参数，以空格分隔
 # Our pytest plugins, in loading order (plugins/README.md) / 插件列表，按加载顺序
-: "${PLUGINS:=_device_guard_plugin _host_device_plugin _autotune_record_plugin _pretty_report_plugin}"
+: "${PLUGINS:=_device_guard_plugin _host_device_plugin _autotune_record_plugin _cudagraph_plugin _pretty_report_plugin}"
 # ---- End of config / 配置结束
+
+# shellcheck source=common/log_pipe.sh
+source "$ROOT/common/log_pipe.sh"
 
 die() { # STATUS TEXT
     echo "run_pytest.sh: error: $2" >&2
@@ -135,7 +139,6 @@ check_knobs() {
     local dtype plugin
     check_choice LEVEL core comprehensive
     check_choice MODE kernel operator wrapper cudagraph
-    check_choice TIMER do_bench
     check_choice USE_FLAGTUNE 0 1
     check_choice SUITE benchmark tests
     check_choice TUNER_CACHE shared isolated
@@ -184,12 +187,24 @@ choose_device() { # sets DEVICE and HOST_TARGET; asks torch only where the user 
         [ "$DEVICE" != host:0 ] || echo "run_pytest.sh: torch sees no accelerator; using the host device" >&2
     fi
     if [[ $DEVICE == host:* ]]; then : "${HOST_TARGET:=cuda:90}"; fi
-    local timer_state=warm default_warmup=1000 default_iter=100
-    [ "$MODE" != kernel ] || timer_state=cold
-    if [ -n "$HOST_TARGET" ]; then timer_state=host default_warmup=1 default_iter=1; fi
-    : "${WARMUP_MS:=$default_warmup}" "${ITER_MS:=$default_iter}" "${CACHE:=$timer_state}"
-    check_choice CACHE "$timer_state"
+    local default_warmup=1000 default_iter=100
+    if [ -n "$HOST_TARGET" ]; then default_warmup=1 default_iter=1; fi
+    : "${WARMUP_MS:=$default_warmup}" "${ITER_MS:=$default_iter}"
     check_number WARMUP_MS ITER_MS
+}
+
+choose_timer() { # sets TIMER and CACHE for the banner; an empty TIMER is the plugin's choice, and its rows say which
+    local timers=do_bench caches='cold warm'
+    [[ " $PLUGINS " != *" _cudagraph_plugin "* ]] || timers='graph do_bench event'
+    case $MODE in operator | wrapper) timers=wall ;; cudagraph) timers=do_bench_cudagraph ;; esac
+    [ -z "$HOST_TARGET" ] || timers=host
+    [[ $timers == *' '* ]] || : "${TIMER:=$timers}"
+    # shellcheck disable=SC2086 # words
+    [ -z "$TIMER" ] || check_choice TIMER $timers
+    case $TIMER in host) caches=host ;; wall | do_bench_cudagraph) caches=warm ;; do_bench) caches=cold ;; esac
+    : "${CACHE:=${caches%% *}}"
+    # shellcheck disable=SC2086 # words
+    check_choice CACHE $caches
 }
 
 claim_run_dir() { # makes RUN_DIR, or RUN_DIR-2, RUN_DIR-3, ... and sets it to an absolute path
@@ -252,35 +267,6 @@ print_end() { # STATUS
         "$1" "$(date +%Y-%m-%dT%H:%M:%SZ)" "$SECONDS"
 }
 
-strip_codes() { # stdin -> stdout without OSC and other strings, CSI, two-character escapes, what a progress bar
-    # overwrote, and control characters
-    exec sed -u -E -e 's#\x1b\][^\x07\x1b]*(\x07|\x1b\\)?##g' -e 's#\x1b[PX^_][^\x1b]*(\x1b\\)?##g' \
-        -e 's#\x1b\[[0-?]*[ -/]*[@-~]##g' -e 's#\x1b[ -/]*[0-~]##g' \
-        -e 's#\r+$##' -e 's#.*\r##' -e 's#[\x01-\x08\x0b\x0c\x0e-\x1f\x7f]##g' -e 's#\x00##g'
-}
-
-write_log() { # stdin -> stdout and run.log. A reader that goes away (`| head`) does not cost the log.
-    tee -p -a "$RUN_DIR/run.log"
-}
-
-fail_log() { die 3 "$RUN_DIR/run.log: was not written to its end; free some space and run again"; }
-
-outlive() { trap '' HUP INT TERM; } # for what must end when pytest has closed the pipe, not before
-
-open_log() { # fd 4 -> stdout and, stripped, run.log; sets first and last, the processes at both ends
-    if [ -n "${FORCE_COLOR:-}" ]; then
-        exec 5> >(outlive; (strip_codes >> "$RUN_DIR/run.log") || kill -USR1 $$)
-        last=$!
-        exec 4> >(outlive; exec tee -p /dev/fd/5)
-    else
-        exec 5> >(outlive; write_log || kill -USR1 $$)
-        last=$!
-        exec 4> >(outlive; strip_codes >&5)
-    fi
-    first=$!
-    exec 5>&-
-}
-
 build_arguments() { # sets ARGS
     local item
     ARGS=(-s -rfEs --tb=short --rootdir "$TREE" -p no:cacheprovider)
@@ -313,6 +299,7 @@ export_environment() {
     export UPSTREAM_COMMIT HARNESS_COMMIT
     export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR USE_FLAGTUNE DEVICE HOST_MODE
     [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
+    if [ "$MODE" = kernel ] && [ "$TIMER" != host ]; then export TIMER CACHE; else export -n TIMER CACHE; fi
     unset PYTEST_ADDOPTS PYTEST_PLUGINS # a second, unseen channel; PYTEST_EXTRA is the one
     if [ -n "$HOST_TARGET" ]; then export HOST_TARGET; else export -n HOST_TARGET; fi
     if [ -n "$REPLAY_FROM" ]; then export REPLAY_FROM REPLAY_STRICT REPLAY_FORCE; else export -n REPLAY_FROM; fi
@@ -377,6 +364,7 @@ choose_tree
 choose_python
 find_nodes "$@"
 choose_device
+choose_timer
 export_environment
 build_arguments
 claim_run_dir

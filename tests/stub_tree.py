@@ -99,7 +99,7 @@ def make(op_name, gems=lambda *inputs, **options: 0.005, cls=Shapes, dtypes=(tor
 def make_tree(path):
     """A tree in `path` (a Path); returns it."""
     (path / "benchmark").mkdir(parents=True)
-    for name in ("__init__.py", "conftest.py", "base.py", "consts.py", "core_shapes.yaml"):
+    for name in ("__init__.py", "conftest.py", "base.py", "consts.py", "utils.py", "core_shapes.yaml"):
         shutil.copy(SAMPLES / "benchmark" / name, path / "benchmark" / name)
     (path / "pytest.ini").write_text("[pytest]\nfilterwarnings =\n    ignore::pytest.PytestUnknownMarkWarning\n")
     for name, text in STUBS.items():

@@ -152,18 +152,25 @@ def make_tree(path):
     return tree
 
 
+def add_ops(tree, text, **changes):
+    """benchmark/test_ops.py, and the environment for it."""
+    (tree / "benchmark/test_ops.py").write_text(HEAD + text)
+    return {"PYTHONPATH": f"{tree / 'stubs'}{os.pathsep}{ROOT / 'tests'}", "OMP_NUM_THREADS": "1", **changes}
+
+
 PLUGINS = ("fake_device", "_cudagraph_plugin", "_pretty_report_plugin")
 
 
 def run_bench(tree, text, *args, plugins=PLUGINS, **changes):
     """pytest on benchmark/test_ops.py with the simulated card; (RunLog, blocks, columns, CompletedProcess)."""
-    (tree / "benchmark/test_ops.py").write_text(HEAD + text)
+    changes = add_ops(tree, text, RUN_DIR=tree / "run", **changes)
     (tree / "run").mkdir()
-    changes = {"PYTHONPATH": f"{tree / 'stubs'}{os.pathsep}{ROOT / 'tests'}", "RUN_DIR": tree / "run",
-               "OMP_NUM_THREADS": "1", **changes}
-    done = stub_tree.run_plugin(tree, plugins, "benchmark/test_ops.py",
-                                "--warmup", "5", "--iter", "5", *args, timeout=200, **changes)
-    lines = tree / "run" / "samples.jsonl"
+    done = stub_tree.run_plugin(tree, plugins, "benchmark/test_ops.py", *args, timeout=200, **changes)
+    return read_run(tree, done)
+
+
+def read_run(tree, done):
+    lines = tree / "run/samples.jsonl"
     lines = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
     return parse_runlog(done.stdout), [x for x in lines if x["kind"] == "block"], [x for x in lines if x["kind"] == "column"], done
 
@@ -171,7 +178,9 @@ def run_bench(tree, text, *args, plugins=PLUGINS, **changes):
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
     tree = make_tree(tmp_path_factory.mktemp("tree"))
-    return (*run_bench(tree, BENCHMARKS), tree)
+    changes = add_ops(tree, BENCHMARKS, PLUGINS="_cudagraph_plugin _pretty_report_plugin", PYTEST_EXTRA="-p fake_device")
+    done = stub_tree.run_script(tree, "ops", "benchmark/test_ops.py", timeout=200, **changes)
+    return (*read_run(tree, done), tree)
 
 
 def rows_of(ran, op):
@@ -269,18 +278,13 @@ def test_a_tuner_keeps_the_timer_it_had(ran):
 
 
 def test_summary_has_timer_cache_and_host_time(ran, tmp_path):
-    run = tmp_path / "hand/samples/ops"
-    run.mkdir(parents=True)
-    begin = "==== gemscreen begin ====\nschema: 1\nrepo: samples\nop: plain\nmode: kernel\nlevel: core\ntimer: \ncache: cold\n====\n"
-    (run / "run.log").write_text(begin + ran[3].stdout + "==== gemscreen end ====\npytest_exit: 0\n====\n")
-    subprocess.run([sys.executable, ROOT / "batch_summary.py", tmp_path / "hand", "--out", tmp_path / "out"], check=False,
+    subprocess.run([sys.executable, ROOT / "batch_summary.py", ran[4] / "run", "--out", tmp_path], check=False,
                    capture_output=True, text=True, cwd=ROOT)
-    with open(tmp_path / "out/summary.csv", newline="") as file:
+    with open(tmp_path / "summary.csv", newline="") as file:
         rows = {row["shape"].split(":")[0]: row for row in csv.DictReader(file)}
-    plain = next(row for shape, row in rows.items() if shape.startswith("["))
+    plain, fallen, nothing = rows["plain"], rows["in_gems_uncapturable"], rows["nothing"]
     assert (plain["timer"], plain["cache"], plain["speedup"], plain["row_status"]) == ("graph", "cold", "2.0", "SUCCESS")
     assert float(plain["host_us"]) == pytest.approx(50, abs=0.1)
-    fallen, nothing = rows["in_gems_uncapturable"], rows["nothing"]
     assert (fallen["timer"], fallen["cache"]) == ("do_bench", "cold")
     assert (nothing["row_status"], nothing["speedup"], nothing["latency_ms"]) == ("INVALID", "", "")
 

@@ -253,6 +253,10 @@ def read_terminal(master):
         ({"MODE": "graph"}, 2, ["MODE: graph: ", "cudagraph"]),
         ({"TIMER": "cudagraph"}, 2, ["TIMER: cudagraph: ", "do_bench"]),
         ({"CACHE": "warm"}, 2, ["CACHE: warm: ", "cold"]),
+        ({"TIMER": "graf", "PLUGINS": "_cudagraph_plugin"}, 2, ["TIMER: graf: ", "graph do_bench event"]),
+        ({"TIMER": "do_bench", "CACHE": "warm", "PLUGINS": "_cudagraph_plugin"}, 2, ["CACHE: warm: ", "cold"]),
+        ({"TIMER": "graph", "HOST_TARGET": "cuda:90"}, 2, ["TIMER: graph: ", "host"]),
+        ({"TIMER": "graph", "MODE": "wrapper", "PLUGINS": "_cudagraph_plugin"}, 2, ["TIMER: graph: ", "wall"]),
         ({"USE_FLAGTUNE": "yes"}, 2, ["USE_FLAGTUNE: yes: ", "0 1"]),
         ({"HOST_TARGET": "cuda90"}, 2, ["HOST_TARGET: cuda90: ", "cuda:80 cuda:90"]),
         ({"HOST_MODE": "run"}, 2, ["HOST_MODE: run: ", "execute compile"]),
@@ -325,8 +329,8 @@ def test_callers_pytest_settings_and_site_plugins_stay_out(tree, tmp_path):
     assert clash.returncode not in (0, 5) and "--mode" in clash.stdout
 
 
-@pytest.mark.parametrize("mode, cache", [("kernel", "cold"), ("operator", "warm")])
-def test_knobs_reach_upstreams_options(tree, mode, cache):
+@pytest.mark.parametrize("mode, timer, cache", [("kernel", "do_bench", "cold"), ("operator", "wall", "warm")])
+def test_knobs_reach_upstreams_options(tree, mode, timer, cache):
     shapes = tree / "my shapes.yaml"
     shapes.write_text("one: {shapes: [[2, 2]]}\n")
     node = add_benchmark(tree, "one", """
@@ -338,7 +342,8 @@ def test_knobs_reach_upstreams_options(tree, mode, cache):
     run_script(tree, "one", node, MODE=mode, LEVEL="comprehensive", WARMUP_MS=7, ITER_MS=5, SHAPES=shapes,
                DTYPES="float16,float32")  # fmt: skip
     assert f"{mode}|comprehensive|7|5|{shapes}|[torch.float16, torch.float32]" in read_log(tree / "run")
-    assert parse_runlog(tree / "run/run.log").header["cache"] == cache
+    header = parse_runlog(tree / "run/run.log").header
+    assert (header["timer"], header["cache"]) == (timer, cache)
 
 
 def test_tuner_is_plain_unless_asked(tree):
@@ -350,7 +355,7 @@ def test_tuner_is_plain_unless_asked(tree):
 
 def test_script_passes_shellcheck():
     try:
-        ended = subprocess.run(["shellcheck", ROOT / "run_pytest.sh"], text=True, capture_output=True, timeout=60)
+        ended = subprocess.run(["shellcheck", "-x", "run_pytest.sh"], cwd=ROOT, text=True, capture_output=True, timeout=60)
     except FileNotFoundError:
         pytest.skip("shellcheck is not installed")
     assert ended.returncode == 0, ended.stdout

@@ -354,3 +354,39 @@ def test_an_unreadable_file_is_named(tmp_path):
     with pytest.raises(UserError, match="No such file or directory"):
         parse_runlog(tmp_path / "missing.log")
     assert os.listdir(tmp_path) == ["run.log"]
+
+
+# ---- TIMER lines
+
+TIMED = """
+Operator: mm  Performance Test (dtype=torch.float16, mode=kernel,level=core)
+Status       Torch Latency (ms)    Gems Latency (ms)         Gems Speedup          Size Detail
+-----------------------------------------------------------------------------------------------
+SUCCESS               0.020000            0.010000               2.000          [torch.Size([8, 8])]
+SUCCESS               0.020000                 nan                 nan          [torch.Size([9, 9])]
+SUCCESS               0.020000            0.010000               2.000          [torch.Size([7, 7])]
+TIMER: Operator=mm dtype=torch.float16 row=1 timer=graph cache=cold how=flush launches=250 host_us=61.25 host_us_base=4.9 reason=<<<>>>
+TIMER: Operator=mm dtype=torch.float16 row=2 timer=graph cache=cold reason=<<<gems: empty capture>>>
+TIMER: Operator=mm dtype=torch.float16 row=3 timer=do_bench cache=cold host_us=1.2e+03 reason=<<<gems: no graph: phase=capture reason=E: x>>>
+"""
+
+
+def test_timer_lines_label_the_rows_of_their_table():
+    first, second, third = parse_runlog(TIMED).rows
+    assert (first.timer, first.cache, first.host_us, first.reason) == ("graph", "cold", 61.25, "")
+    assert (second.status, second.host_us) == ("INVALID", None)
+    assert second.reason == "Gems latency nan ms is no time; gems: empty capture"
+    assert (third.status, third.timer, third.host_us) == ("SUCCESS", "do_bench", 1200.0)
+    assert third.reason == "gems: no graph: phase=capture reason=E: x"
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_timer_line_that_is_cut_labels_nothing(cut):
+    last = parse_runlog(TIMED[:-1 - cut]).rows[-1]
+    assert (last.status, last.timer, last.reason) == ("SUCCESS", "", "")
+
+
+def test_a_timer_line_of_another_table_labels_nothing():
+    log = parse_runlog(TIMED.replace("row=3 timer", "row=4 timer"))
+    assert log.rows[2].timer == "" and log.notes == [
+        "a TIMER line names a row that is not there: TIMER: Operator=mm dtype=torch.float16 row=4 timer=do_bench cache=cold host_us=1"]

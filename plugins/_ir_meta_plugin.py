@@ -36,7 +36,9 @@ from pathlib import Path
 import pytest
 
 
-def pytest_configure(config):
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config):
+    """Before any conftest can launch anything."""
     run_dir = os.environ.get("RUN_DIR")
     if os.environ.get("IR_META") != "1" or not run_dir:
         return
@@ -52,7 +54,7 @@ def pytest_configure(config):
         ledger = Ledger(triton.knobs.runtime)
     except (AttributeError, HooksMissing) as error:
         leave(f"triton {triton.__version__}: {error}; use 3.6")
-    config.pluginmanager.register(IrMetaSession(run_dir, ledger), "ir-meta-session")
+    early_config.pluginmanager.register(IrMetaSession(run_dir, ledger), "ir-meta-session")
 
 
 def leave(reason):

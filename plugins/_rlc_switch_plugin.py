@@ -7,12 +7,12 @@ SWITCHES  RLC_STOCK_ENHANCE=0|1, RLC_STOCK_PHASE_MASK=0..15 (default 15); rlc_sw
 OUTPUT    a line in the terminal summary (run.log):
             RLC_SWITCH cell=candidate policy=rlc-stock-3-5ae19c02-e1-m15 kernels=12 changed=3 converts=31->12
           and in each compiled kernel's metadata: rlc_policy, rlc_choice, rlc_converts_stock, rlc_converts.
-WHAT      A stand-in for FlagTree's pass (FLAGTREE_MUSA_RLC_ENHANCE and its kin), not that pass: it lowers a kernel again
-          with one layout anchor less and keeps the result if it has fewer converts. Say so where its results are
-          shown. The policy is part of the compile key: three cells may share a TRITON_CACHE_DIR and never a kernel.
+WHAT      A stand-in for FlagTree's pass (FLAGTREE_MUSA_RLC_ENHANCE and its kin), not that pass: it lowers a kernel
+          again with one layout anchor less and keeps the result if it has fewer converts. Say so where its results
+          are shown. The policy is part of the compile key: three cells may share a TRITON_CACHE_DIR and never a kernel.
 COST      A candidate lowers each kernel that has converts up to three times (TTGIR only; PTX and cubin once).
-EXIT      2 for a bad value; 3 for another Triton, for kernels compiled outside the switch, and for a switch that changes
-          inside the process: then the test fails that changed it.
+EXIT      2 for a bad value, 3 for another Triton. A switch that changes inside the process fails the test that changed
+          it, or the next that compiles; a kernel that some other backend compiled fails its test.
 LIMITS    Kernels for NVIDIA targets (the host device's cuda:90 counts); Gluon kernels are left alone.
 """
 import os

@@ -2,8 +2,8 @@
 
 On 3.6.0 the hook that may replace a stage is in no cache key: with it alone the candidate is served off's kernels. So
 the policy enters CUDABackend.hash (outside its lru_cache, which freezes the first answer), the options, and through
-these the kernel's metadata. JITFunction, LibEntry and the tuners keep compiled kernels in memory without any of that: one
-process is one cell, and a flip is an error at the next compile and at the end of each test.
+these the kernel's metadata. JITFunction, LibEntry and the tuners keep compiled kernels in memory without any of that:
+one process is one cell, and a flip is an error at the next compile and at the end of each test.
 
 Metadata of a compiled kernel: rlc_policy (the key), rlc_choice (stock, nocoalesce, late), rlc_converts_stock and
 rlc_converts (static counts before and after), rlc_rejected (lowerings that failed, or empty).
@@ -111,8 +111,9 @@ class Switch:
     def note_compilation(self, src, metadata, metadata_group, **event):
         """Triton's compilation listener: also called for a kernel from the compile cache."""
         if metadata.get("rlc_policy") != self.policy.key:
-            raise SwitchError(f"kernel {metadata.get('name')}: compiled under {metadata.get('rlc_policy') or 'no switch'}"
-                              f", this process is {self.policy.key}; the switch needs an NVIDIA target", 3)
+            found = metadata.get("rlc_policy") or "no switch"
+            raise SwitchError(f"kernel {metadata.get('name')}: compiled under {found}, this process is "
+                              f"{self.policy.key}; the switch needs an NVIDIA target", 3)
         self.compiled[metadata["hash"]] = (metadata.get("rlc_choice", STOCK.name), metadata.get("rlc_converts_stock"),
                                            metadata.get("rlc_converts"))
 

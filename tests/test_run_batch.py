@@ -325,7 +325,7 @@ def test_after_a_kill_the_device_settles_before_the_next_op(stub, cards):
     stub.behave("a_hangs", "sleep 600")
     stub.behave("b_next", 'cp "$BEHAVE/memory-5.asked" "$RUN_DIR/looks"')
     (stub.behaviour / "memory-5").write_text("2")                           # dirty twice, then clean
-    assert stub.run("--devices", "5", "--timeout", "0.5", **cards) == 1
+    assert stub.run("--devices", "5", "--timeout", "2", **cards) == 1
     assert stub.statuses() == {"a_hangs": "timeout", "b_next": "ok"}
     assert (stub.latest / "main/b_next/attempts/1/looks").read_text() == "xxx"
 
@@ -337,7 +337,7 @@ def test_a_device_that_is_never_freed_gets_no_more_ops(stub, cards):
     first = next(op for op in ops if on_card[op] == "4")
     stub.behave(first, "sleep 600")
     (stub.behaviour / "memory-4").write_text("1000000")
-    assert stub.run("--devices", "4,5", "--timeout", "0.5", SETTLE_S=0.5, **cards) == 1
+    assert stub.run("--devices", "4,5", "--timeout", "2", SETTLE_S=0.5, **cards) == 1
     assert "device 4: its memory is not freed; it gets no more operators" in stub.output()
     assert stub.statuses() == {**dict.fromkeys(ops, "ok"), first: "timeout"}
     moved = [op for op in ops if on_card[op] == "4" and op != first]

@@ -189,7 +189,7 @@ OPS = [f"op{number}" for number in range(9)]
 
 
 def prepare_nine_ops(stub):
-    """Ops that take a while: good ones, a partial, a skipped, a crashing, a flaky one, one that falls back."""
+    """Ops that take a while: good ones, a partial, a skipped, a crashing one, one that falls back, one that waits."""
     stub.write_ops(OPS)
     wait = "sleep 0.1\n"
     for op in OPS:
@@ -199,12 +199,15 @@ def prepare_nine_ops(stub):
     stub.behave("op3", wait + "table; setsid sleep 600 & kill -9 $$")
     stub.behave("op4", wait + "refuse_dtype int32")
     stub.behave("op5", wait + "setsid sleep 600 &")
+    stub.behave("op8", "while [ ! -e \"$BEHAVE/go\" ]; do sleep 0.05; done")
 
 
 def test_killed_at_five_moments_and_resumed_gives_the_rows_of_an_undisturbed_run(stub):
     prepare_nine_ops(stub)
     arguments = ["--dtypes", "int32,float16", "--devices", "host:0,host:1"]
+    (stub.behaviour / "go").touch()
     assert stub.run("--run", str(stub.runs / "undisturbed"), *arguments) == 1
+    (stub.behaviour / "go").unlink()            # no driver gets to the end before the last one
     killed_at = []
     for done in (0, 1, 3, 4, 6):                # after so many outcomes and a little more, wherever that is
         driver = stub.start("--run", str(stub.runs / "disturbed"), *arguments)
@@ -215,7 +218,8 @@ def test_killed_at_five_moments_and_resumed_gives_the_rows_of_an_undisturbed_run
         driver.kill()
         driver.wait()
         killed_at.append(len(stub.statuses(stub.runs / "disturbed")))
-    assert killed_at == sorted(killed_at) and killed_at[-1] < 9
+    assert killed_at == sorted(killed_at) and killed_at[0] < killed_at[-1] < 9
+    (stub.behaviour / "go").touch()
     assert stub.run("--run", str(stub.runs / "disturbed"), *arguments) == 1
     disturbed, undisturbed = (comparable(stub.read_csv("summary.csv", stub.runs / name))
                               for name in ("disturbed", "undisturbed"))

@@ -22,7 +22,7 @@ from triton.runtime import jit as triton_jit
 
 from .errors import HostAccessError, HostKernelError, UnsupportedOnHost
 from .floats import storage_dtype
-from .memory import HostBuilder, LaunchMemory
+from .memory import GuardedMemory, HostBuilder, LaunchMemory
 from .reductions import make_reduce, make_scan
 from .rewriting import host_range, libdevice_stubs, rewrite_function
 
@@ -32,13 +32,15 @@ class Interpreter:
 
     def __init__(self):
         self.lock = threading.RLock()
-        self.builder = HostBuilder()
+        self.memory = GuardedMemory(triton_interpreter._interpreter)
+        self.builder = HostBuilder(self.memory)
         self._owner = None
         self._rewritten = {}
         self._language = None
 
     def install(self):
         """Put the host's builder in place of Triton's, and let interpreted code call JIT functions."""
+        triton_interpreter._interpreter = self.memory
         triton_interpreter.interpreter_builder = self.builder
         triton_interpreter._get_np_dtype = storage_dtype  # upstream builds a dict of 20 entries at each call
         triton_interpreter.interpreter_semantic = TritonSemantic(self.builder)
@@ -58,7 +60,7 @@ class Interpreter:
         Raises HostAccessError for memory outside them and HostKernelError for anything else, naming the kernel.
         """
         function = self.interpret(fn)
-        self.builder.memory = LaunchMemory(kernel_name, launch_args)
+        self.memory.launch = LaunchMemory(kernel_name, launch_args)
         self.builder.set_grid_dim(*grid)
         self._owner = threading.get_ident()
         patches = self._language_patches()

@@ -3,8 +3,6 @@
 On a GPU such an access is an illegal memory access at best. Here it would read or write this Python process.
 """
 
-import ctypes
-
 import numpy as np
 import triton.language as tl
 from triton._C.libtriton import ir
@@ -26,19 +24,17 @@ class LaunchMemory:
         self.kernel_name = kernel_name
         self.ranges, self.complete = find_ranges(arguments)
 
-    def check(self, pointers, mask, action):
-        """Raises HostAccessError unless all lanes that are not masked off lie inside one of the ranges."""
-        addresses = pointers.data
-        if mask is not None:  # a handle, or for block pointers upstream's bare array
-            lanes = np.asarray(mask.data if isinstance(mask, TensorHandle) else mask, dtype=bool)
-            addresses, lanes = np.broadcast_arrays(addresses, lanes)
+    def check(self, addresses, mask, size, action):
+        """Raises HostAccessError unless each lane that is not masked off has its ``size`` bytes inside one range."""
+        if mask is not None:
+            addresses, lanes = np.broadcast_arrays(addresses, np.asarray(mask, dtype=bool))
             addresses = addresses[lanes]
+        addresses = addresses.reshape(-1)
         if addresses.size == 0:
             return
-        size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
-        outside = count_outside(addresses.reshape(-1), size, self.ranges)
+        outside = count_outside(addresses, size, self.ranges)
         if outside and not self.complete:
-            outside = count_outside(addresses.reshape(-1), size, read_mapped_ranges())
+            outside = count_outside(addresses, size, read_mapped_ranges())
         if outside:
             raise HostAccessError(
                 f"kernel {self.kernel_name}: {action} outside every tensor argument "
@@ -104,45 +100,59 @@ def read_mapped_ranges():
     return merge_ranges(ranges)
 
 
-class HostBuilder(HostNumerics):
-    """The interpreter's builder: host numerics, with every memory operation checked first.
+class GuardedMemory:
+    """Stands in for Triton's native module with the interpreter's memory operations.
 
-    ``memory`` is the LaunchMemory of the launch that runs now.
+    Whatever a kernel does, it reaches memory through these four functions, in every version of Triton. ``launch`` is
+    the LaunchMemory of the launch that runs now.
     """
 
-    memory = None
+    def __init__(self, native):
+        self.native = native
+        self.launch = None
 
-    def create_masked_load(self, ptrs, mask, other, cache_modifier, eviction_policy, is_volatile):
-        self.memory.check(ptrs, mask, "load")
-        return super().create_masked_load(ptrs, mask, other, cache_modifier, eviction_policy, is_volatile)
+    def load(self, pointers, mask, other, dtype):
+        self.launch.check(pointers, mask, dtype.itemsize, "load")
+        return self.native.load(pointers, mask, other, dtype)
 
-    def create_masked_store(self, ptrs, value, mask, cache_modifier, eviction_policy):
-        self.memory.check(ptrs, mask, "store")
-        return super().create_masked_store(ptrs, value, mask, cache_modifier, eviction_policy)
+    def store(self, pointers, values, mask):
+        self.launch.check(pointers, mask, values.itemsize, "store")
+        return self.native.store(pointers, values, mask)
 
-    def create_atomic_cas(self, ptr, cmp, val, sem, scope):
-        self.memory.check(ptr, None, "atomic compare-and-swap")
-        return super().create_atomic_cas(ptr, cmp, val, sem, scope)
+    def atomic_rmw(self, operation, pointers, values, mask, semantic):
+        self.launch.check(pointers, mask, values.itemsize, "atomic update")
+        return self.native.atomic_rmw(operation, pointers, values, mask, semantic)
+
+    def atomic_cas(self, pointers, expected, values, semantic):
+        self.launch.check(pointers, None, values.itemsize, "atomic compare-and-swap")
+        return self.native.atomic_cas(pointers, expected, values, semantic)
+
+
+class HostBuilder(HostNumerics):
+    """The interpreter's builder: host numerics over guarded memory."""
+
+    def __init__(self, memory):
+        super().__init__()
+        self.memory = memory
 
     def create_atomic_rmw(self, rmw_op, ptr, val, mask, sem, scope):
-        self.memory.check(ptr, mask, "atomic update")
+        """The native module would add the bits of bfloat16 as integers."""
         if is_bfloat16(val.dtype) and rmw_op == ir.ATOMIC_OP.FADD:
-            return add_bfloat16(ptr, val, mask)
+            return TensorHandle(self.add_bfloat16(ptr.data, val.data, mask.data), tl.bfloat16)
         return super().create_atomic_rmw(rmw_op, ptr, val, mask, sem, scope)
 
+    def add_bfloat16(self, pointers, values, mask):
+        """Lane by lane, since lanes may share a cell. Returns the old bits."""
+        old = np.zeros(pointers.shape, dtype=np.uint16)
+        addends, on = widen_bfloat16(values), np.ones(1, dtype=bool)
+        for lane in zip(*np.nonzero(mask)):
+            pointer = pointers[lane].reshape(1)
+            cell = self.memory.load(pointer, on, np.zeros(1, np.uint16), old.dtype)
+            self.memory.store(pointer, round_to_bfloat16(widen_bfloat16(cell) + addends[lane]), on)
+            old[lane] = cell[0]
+        return old
+
     def create_int_to_ptr(self, src, dst_type):
-        self.memory.forget_extents()
+        """The kernel makes its own pointer: which tensor it belongs to is not known."""
+        self.memory.launch.forget_extents()
         return self.create_bitcast(src, dst_type)
-
-
-def add_bfloat16(ptr, val, mask):
-    """Atomic addition, lane by lane: upstream would add the bits as integers."""
-    shape = ptr.data.shape
-    old = np.zeros(shape, dtype=np.uint16)
-    lanes = np.broadcast_to(mask.data, shape)
-    addends = widen_bfloat16(np.broadcast_to(val.data, shape))
-    for lane in zip(*np.nonzero(lanes)):
-        cell = ctypes.c_uint16.from_address(int(ptr.data[lane]))
-        old[lane] = cell.value
-        cell.value = int(round_to_bfloat16(widen_bfloat16(old[lane]) + addends[lane]))
-    return TensorHandle(old, tl.bfloat16)

@@ -9,6 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+MEND = "; run `make host-matrix` to check other versions and put those that pass on the list\n"
 KERNELS = """
 import pytest, torch, triton, triton.language as tl, triton.testing
 
@@ -209,17 +210,14 @@ def test_other_flag_gems_is_refused_before_any_conftest(tmp_path):
     (tmp_path / "src/flag_gems/__init__.py").write_text('__version__ = "4.9.1"\n')
     ended = run_pytest(tmp_path)
     assert ended.returncode == 3
-    assert ended.stderr == (
-        "_host_device_plugin: error: host device: flag_gems 4.9.1 found with triton 3.6.0, wanted 5.0.2 or "
-        "git:ed2508bcb5a03000e9774734201d840ba362cd11; run `make host-matrix` to check other versions and put those "
-        "that pass on the list\n"
-    )
+    assert ended.stderr.startswith("_host_device_plugin: error: host device: flag_gems 4.9.1 found with triton 3.")
+    assert ", wanted 5.0.2" in ended.stderr and ended.stderr.endswith(MEND) and ended.stderr.count("\n") == 1
 
 
 def test_other_triton_is_refused():
     script = """
 import triton
-triton.__version__ = "3.9.0"
+triton.__version__ = "3.99.0"
 import host_device
 try:
     host_device.install(host_device.parse_target("cuda:90"))
@@ -228,7 +226,5 @@ except host_device.HostDeviceError as error:
 """
     environ = {**os.environ, "PYTHONPATH": str(ROOT / "plugins")}
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environ, timeout=300)
-    assert ended.stdout == (
-        "3 host device: triton 3.9.0 found, wanted 3.6.0; run `make host-matrix` to check other versions and put those "
-        "that pass on the list\n"
-    )
+    assert ended.stdout.startswith("3 host device: triton 3.99.0 found, wanted 3.6.0")
+    assert ended.stdout.endswith(MEND)

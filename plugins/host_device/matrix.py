@@ -6,7 +6,8 @@ Purpose   The host device refuses versions that are not on passed.json. This scr
           the pairs that pass on the list. A pair that was on the list and fails is taken off.
 Usage     python plugins/host_device/matrix.py [--pair TRITON:FLAG_GEMS ...] [--tree DIR] [--work DIR]
 Input     --pair 3.7.0:5.0.2   a pair to try, repeatable; default: the candidates below
-          --tree DIR           also each Triton with the flag_gems of a checkout, named by its commit
+          --tree DIR           also the first Triton with the flag_gems of a checkout, named by its commit;
+                               default FLAGGEMS_DIR, where that is one (`make host-matrix FLAGGEMS_DIR=...`)
           --work DIR           where the environments and logs go, kept for the next time; default runs/host-matrix
           requirements/torch.txt and core.txt; pip's own settings (PIP_INDEX_URL, ...) are honoured
 Output    one line per pair, and plugins/host_device/passed.json:
@@ -42,12 +43,21 @@ class EnvironmentFailed(Exception):
 def parse_arguments(argv):
     parser = argparse.ArgumentParser(description="Find the versions that the host device is right on.")
     parser.add_argument("--pair", action="append", type=parse_pair, metavar="TRITON:FLAG_GEMS")
-    parser.add_argument("--tree", type=Path, help="a FlagGems checkout")
+    parser.add_argument("--tree", type=Path, default=default_tree(), help="a FlagGems checkout")
     parser.add_argument("--work", type=Path, default=ROOT / "runs" / "host-matrix")
     arguments = parser.parse_args(argv)
-    if arguments.tree and not (arguments.tree / "src" / "flag_gems").is_dir():
+    if arguments.tree and not is_checkout(arguments.tree):
         parser.error(f"--tree: {arguments.tree}: no src/flag_gems in it; give the root of a FlagGems checkout")
     return arguments
+
+
+def is_checkout(folder):
+    return (folder / "src" / "flag_gems").is_dir()
+
+
+def default_tree():
+    folder = Path(os.environ.get("FLAGGEMS_DIR") or "/nowhere")
+    return folder if is_checkout(folder) else None
 
 
 def parse_pair(text):
@@ -63,8 +73,7 @@ def list_pairs(arguments):
     runs = [(triton, flag_gems, None) for triton, flag_gems in pairs]
     if arguments.tree:
         source = arguments.tree.resolve() / "src"
-        version = find_gems_version(source / "flag_gems")
-        runs += [(triton, version, source) for triton in dict.fromkeys(triton for triton, _ in pairs)]
+        runs.append((pairs[0][0], find_gems_version(source / "flag_gems"), source))
     return runs
 
 

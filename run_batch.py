@@ -85,8 +85,7 @@ def prepare(environ):
         environ["SHAPES"] = os.path.abspath(environ["SHAPES"])
         if problem := inputs.find_shape_problem(environ["SHAPES"], trees):
             print(f"run_batch.py: warning: {problem}", file=sys.stderr)
-    if environ.get("REPLAY_ROOT"):
-        screens.check_replay_root(environ["REPLAY_ROOT"])
+    screens.check_replay(environ)
     ops_dir = Path(environ.get("OPS_DIR") or ROOT / "ops")
     ops = plan.read_inventories(trees, ops_dir)
     python, run_pytest = find_python(environ), find_run_pytest(environ)
@@ -180,7 +179,7 @@ def judge_ops(rows, screen):
         if row.status != plan.PLANNED:
             done[row.key] = row.status
             continue
-        replay = screens.find_replay(screen.environ["REPLAY_ROOT"], row) if screen.environ.get("REPLAY_ROOT") else ""
+        replay = screens.find_replay(screen.environ, row)
         wanted = inputs.list_op_inputs(common, screen.trees[row.repo], screen.tree_facts[row.repo], shared[row.repo],
                                        row.nodes, replay)
         marker, why_stale = screens.judge_marker(screen.op_folder(row), wanted, screen.timeout)

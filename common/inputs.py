@@ -3,7 +3,7 @@
 A `.complete` marker holds the digest of these components; a component that differs names why it is stale:
 
     nodes     the pytest node ids            files     content of the benchmark files that hold them
-    knobs     DTYPES, LEVEL, MODE, ...       shared    base.py, conftest.py, consts.py, core_shapes.yaml, ... of the tree
+    knobs     run_pytest.sh's own            shared    base.py, conftest.py, consts.py, core_shapes.yaml, ... of the tree
     shapes    content of SHAPES              tree      upstream commit, and what differs from it outside benchmark/, tests/
     versions  Python, torch, triton, ...     runner    run_pytest.sh and plugins/
     device    host device or vendor          replay    content of the record that is replayed
@@ -22,9 +22,9 @@ from common.process import run_bounded
 from common.state import sha256_file, sha256_json, sha256_text, sha256_tree
 from common.trees import ROOT, find_commit, run_git
 
-# Of the environment, what changes what is measured. TIMEOUT and RETRIES do not.
-KNOBS = ("DTYPES", "LEVEL", "MODE", "TIMER", "CACHE", "WARMUP_MS", "ITER_MS", "USE_FLAGTUNE", "HOST_MODE",
-         "SITE_PLUGINS", "PYTEST_EXTRA", "TUNER_CACHE", "REPLAY_STRICT", "REPLAY_FORCE")
+# Knobs of run_pytest.sh that do not change what is measured, or have a component of their own.
+NOT_MEASURING = ("REPO", "FLAGGEMS_DIR", "FLAGGEMS_VLLM_DIR", "PYTHON", "RUN_DIR", "SHAPES", "DEVICE", "HOST_TARGET", "ATTEMPT",
+                 "FALLBACK", "REPLAY_FROM", "KILL_AFTER_S")
 # benchmark/conftest.py: the choices of --dtypes (FLOAT_DTYPES + INT_DTYPES + BOOL_DTYPES + cfloat).
 DTYPES = ("float16", "float32", "bfloat16", "int16", "int32", "bool", "complex64")
 LEVELS = ("core", "comprehensive")
@@ -43,6 +43,12 @@ for name in sys.argv[1:]:
         pass
 print("GEMSCREEN " + json.dumps(found))
 """
+
+
+def list_knobs():
+    """The variables that change what is measured: those of run_pytest.sh's config section, so that none is forgotten."""
+    text = (ROOT / "run_pytest.sh").read_text(encoding="utf-8")
+    return tuple(name for name in re.findall(r'^: "\$\{(\w+):=', text, re.M) if name not in NOT_MEASURING)
 
 
 def check_knobs(environ):
@@ -128,7 +134,7 @@ def list_screen_inputs(environ, run_pytest, versions, vendor):
     shapes = environ.get("SHAPES")
     host_target = environ.get("HOST_TARGET", "") if vendor == "host" else ""
     return {
-        "knobs": sha256_json({name: environ.get(name, "") for name in KNOBS}),
+        "knobs": sha256_json({name: environ.get(name, "") for name in list_knobs()}),
         "shapes": sha256_file(shapes) if shapes else "",
         "versions": sha256_json(versions),
         "runner": digest_runner(run_pytest),
@@ -137,7 +143,7 @@ def list_screen_inputs(environ, run_pytest, versions, vendor):
 
 
 def list_op_inputs(screen_inputs, tree, tree_facts, shared, nodes, replay):
-    """All components of one operator. `tree_facts` as describe_tree returns them, `replay` a directory or None."""
+    """All components of one operator. `tree_facts` as describe_tree returns them, `replay` a directory, a file or ""."""
     files = sorted({node.partition("::")[0] for node in nodes})
     return {
         **screen_inputs,
@@ -178,5 +184,7 @@ def _class_keys(tree):
 
 def _digest_folder(folder):
     folder = Path(folder)
+    if folder.is_file():
+        return sha256_file(folder)
     return sha256_tree(folder, sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*")
                                       if path.is_file()))

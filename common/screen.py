@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import UserError
-from common.inputs import KNOBS
+from common.inputs import list_knobs
 from common.state import (SCHEMA, claim_directory, link_latest, read_json, read_marker, sha256_json, utc_now, utc_stamp,
                           write_json_atomic)
 
-# Two calls with the same of these mean the same screen. TIMEOUT, RETRIES and SHARD only say how it is driven.
-SELECTION = ("OPS", "MATCH", "DEVICES", "SHAPES", "REPLAY_ROOT", "HOST_TARGET", *KNOBS)
-RECORDED = (*SELECTION, "TIMEOUT", "RETRIES", "SHARD")
+# Two calls with the same of these, and of run_pytest.sh's knobs, mean the same screen.
+SELECTION = ("OPS", "MATCH", "DEVICES", "SHAPES", "REPLAY_ROOT", "REPLAY_FROM", "HOST_TARGET")
+# These only say how it is driven.
+DRIVING = ("TIMEOUT", "RETRIES", "SHARD")
 LATEST = "latest-screen"
 # Above: a nightly job that starts a minute early must not find yesterday's results and stop.
 CONTINUE_HOURS = 12
@@ -74,7 +75,7 @@ def choose_run(environ, runs, trees):
     name = latest.resolve().name
     if environ.get("FRESH", "0") not in ("", "0"):
         return new, "new", "FRESH=1"
-    changed = [knob for knob in SELECTION if facts["knobs"].get(knob, "") != environ.get(knob, "")]
+    changed = [knob for knob in (*SELECTION, *list_knobs()) if facts["knobs"].get(knob, "") != environ.get(knob, "")]
     if changed or {repo: str(tree) for repo, tree in trees.items()} != _trees_of(facts):
         return new, "new", f"{name} has another selection ({', '.join(changed) or 'other trees'}); RUN={shorten(runs)}/{name} goes on there"
     hours = _age_hours(facts["created"])
@@ -100,13 +101,13 @@ def make_run(path, kind):
 def record_screen(screen):
     """Write screen.json; a continued screen keeps its run id and date. Returns (run id, names of changed knobs)."""
     old = read_json(screen.run / "screen.json") or {}
-    knobs = {name: screen.environ.get(name, "") for name in RECORDED}
+    knobs = {name: screen.environ.get(name, "") for name in (*SELECTION, *list_knobs(), *DRIVING)}
     run_id = old.get("run_id") or uuid.uuid4().hex
     write_json_atomic(screen.run / "screen.json", {
         "schema": SCHEMA, "run_id": run_id, "created": old.get("created") or utc_now(), "repos": screen.tree_facts,
         "knobs": knobs, "devices": [device.name for device in screen.devices], "vendor": screen.devices[0].vendor,
         "versions": screen.versions})
-    return run_id, [name for name in RECORDED if old and old["knobs"].get(name, "") != knobs[name]]
+    return run_id, [name for name in knobs if old and old["knobs"].get(name, "") != knobs[name]]
 
 
 def mark_latest(screen):
@@ -132,18 +133,25 @@ def judge_marker(folder, inputs, timeout):
     return marker, None
 
 
-def find_replay(root, row):
-    """The attempt of `row` that counted in the screen `root`, or "" if it has none there."""
-    folder = Path(root) / row.repo / row.op
+def find_replay(environ, row):
+    """What `row` replays: the attempt that counted for it in REPLAY_ROOT ("" if it has none there), else REPLAY_FROM."""
+    if not environ.get("REPLAY_ROOT"):
+        return environ.get("REPLAY_FROM", "")
+    folder = Path(environ["REPLAY_ROOT"]) / row.repo / row.op
     marker = read_marker(folder)
     attempt = folder / "attempts" / str(marker["attempt"]) if marker else None
     return str(attempt.resolve()) if attempt and attempt.is_dir() else ""
 
 
-def check_replay_root(path):
-    """UserError if `path` is no screen."""
-    if not (Path(path) / "screen.json").is_file():
-        raise UserError(f"REPLAY_ROOT: {path}: is no screen (no screen.json); name one, as runs/latest-screen")
+def check_replay(environ):
+    """UserError if REPLAY_ROOT is no screen, REPLAY_FROM is not there, or both are set."""
+    root, record = environ.get("REPLAY_ROOT"), environ.get("REPLAY_FROM")
+    if root and not (Path(root) / "screen.json").is_file():
+        raise UserError(f"REPLAY_ROOT: {root}: is no screen (no screen.json); name one, as runs/latest-screen")
+    if record and not Path(record).exists():
+        raise UserError(f"REPLAY_FROM: {record}: is not there; name a run directory with a record")
+    if root and record:
+        raise UserError(f"REPLAY_FROM: {record}: REPLAY_ROOT={root} is set too; set one of them")
 
 
 def _check_run(path):

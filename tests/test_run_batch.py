@@ -167,6 +167,16 @@ def test_a_complete_screen_is_not_run_again(stub):
     assert len(list(stub.runs.glob("screen-*"))) == 1
 
 
+def test_every_knob_of_run_pytest_is_an_input(stub):
+    assert stub.run("--ops", "abs", "--run", "mine") == 0
+    for name in ("WARMUP_MS", "USE_FLAGTUNE", "PLUGINS", "SITE_PLUGINS", "DTYPES"):
+        assert stub.run("--ops", "abs", "--run", "mine", "--dry-run", **{name: "bool" if name == "DTYPES" else "1"}) == 0
+        assert "1 of 1 to run" in stub.output()
+    for name in ("KILL_AFTER_S", "DEVICE", "ATTEMPT", "TIMEOUT", "RETRIES"):
+        assert stub.run("--ops", "abs", "--run", "mine", "--dry-run", **{name: "1"}) == 0
+        assert "0 of 1 to run" in stub.output()
+
+
 @pytest.mark.parametrize("what", ["node", "shared", "tree", "stub", "knob", "marker"])
 def test_a_stale_marker_is_run_again_and_said(stub, what):
     run = ["--run", str(stub.runs / "mine")]
@@ -355,6 +365,8 @@ def test_replay_root_gives_each_op_its_own_record(stub):
     assert stub.run("--ops", "abs,mm", "--replay-root", str(first)) == 0
     assert (stub.latest / "main/abs/attempts/1/replay").read_text().strip() == str(first / "main/abs/attempts/1")
     assert (stub.latest / "main/mm/attempts/1/replay").read_text().strip() == ""
+    assert stub.run("--ops", "mm", REPLAY_FROM=first / "main/abs/attempts/1") == 0
+    assert (stub.latest / "main/mm/attempts/1/replay").read_text().strip() == str(first / "main/abs/attempts/1")
     assert stub.run("--replay-root", str(stub.tree)) == 2
     assert f"REPLAY_ROOT: {stub.tree}: is no screen" in stub.output()
 
@@ -412,6 +424,7 @@ def test_help_needs_no_torch(stub):
     (["--retries", "-1"], {}, "RETRIES: -1: is no whole number"),
     (["--shapes", "/no/such.yaml"], {}, "SHAPES: /no/such.yaml: cannot be read"),
     (["--devices", "host:0,host:0"], {}, "DEVICES: host:0: named twice"),
+    ([], {"REPLAY_FROM": "/no/record"}, "REPLAY_FROM: /no/record: is not there"),
     ([], {"FLAGGEMS_DIR": "/tmp"}, "FLAGGEMS_DIR: /tmp: is no checkout"),
     ([], {"OPS_DIR": "/tmp"}, "/tmp/inventory_main.csv: missing"),
     ([], {"RUN_PYTEST": "/no/stub"}, "RUN_PYTEST: /no/stub: is no executable file"),

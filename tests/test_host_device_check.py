@@ -137,7 +137,7 @@ def report_undone():
     device = host_device.install(host_device.parse_target("cuda:90"))
     from host_device import check
 
-    checks = {name: (function, tolerance) for name, _, function, tolerance in check.list_checks("")}
+    checks = {name: (function, tolerance) for name, _, function, tolerance in check.list_checks("", 90)}
     report = {}
     for name, cases, undo in undo_patches(device):
         with undo:

@@ -36,14 +36,15 @@ def parse_arguments(argv):
     return parser.parse_args(argv)
 
 
-def list_checks(match):
-    """(name, dtype name, function returning (got, wanted), tolerance), those that match."""
+def list_checks(match, arch):
+    """(name, dtype name, function returning (got, wanted), tolerance) of those that match and ``arch`` can compile."""
     import flag_gems
     import torch
 
     from host_device import check_blocks, check_kernels, check_operators
 
-    checks = [(case.__name__, "-", case, 1e-6) for case in check_kernels.LANGUAGE_CASES + check_blocks.BLOCK_CASES]
+    cases = check_kernels.LANGUAGE_CASES + check_blocks.BLOCK_CASES + check_kernels.FLOAT8_CASES * (arch >= 89)
+    checks = [(case.__name__, "-", case, 1e-6) for case in cases]
     for case in check_blocks.DTYPE_CASES:
         for dtype in check_operators.DTYPES:
             checks.append((case.__name__, name_dtype(dtype), lambda c=case, d=dtype: c(d), 1e-6))
@@ -107,7 +108,7 @@ def main(argv):
     try:
         target = host_device.parse_target(arguments.target, os.environ.get("HOST_MODE") or "execute")
         device = host_device.install(target, any_version=arguments.any_version)
-        checks = list_checks(arguments.match)
+        checks = list_checks(arguments.match, target.arch)
     except host_device.HostDeviceError as error:
         print(f"check.py: error: {error}", file=sys.stderr)
         return error.code

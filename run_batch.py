@@ -5,7 +5,8 @@ USAGE    run_batch.py [--run DIR] [--ops a,b] [--match REGEX] [--devices 6,7] [-
                       [--mode M] [--shapes FILE] [--timeout S] [--retries N] [--shard hash|balanced]
                       [--replay-root RUN] [--fresh] [--dry-run]
          Every option's default is the environment variable of the same name (OPS, DEVICES, REPLAY_ROOT, ...).
-INPUT    ops/inventory_<repo>.csv minus what of ops/dismiss.csv holds here; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or the sample tree.
+INPUT    ops/inventory_<repo>.csv minus what of ops/dismiss.csv holds here; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or
+         the sample tree.
          All knobs of run_pytest.sh (TIMER, USE_FLAGTUNE, WARMUP_MS, ...) go through to it from the environment.
 OUTPUT   runs/screen-<UTC stamp>/: screen.json, plan.csv, <repo>/<op>/{.complete,attempts/N/}, summary.csv, summary.md.
          One line per operator; on a terminal a bar with the time left:
@@ -256,7 +257,8 @@ def finish(screen, rows, outcomes, interrupts):
     """Write the summary, say the counts; return the exit status."""
     code = subprocess.run([sys.executable, ROOT / "batch_summary.py", screens.shorten(screen.run)], check=False).returncode
     counts = Counter(outcomes.get(row.key, "interrupted") for row in rows)
-    say(f"screen: {screens.shorten(screen.run)}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
+    said = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    say(f"screen: {screens.shorten(screen.run)}: {said}")
     if interrupts.count:
         say("interrupted: the same call goes on from here")
         return INTERRUPTED

@@ -55,7 +55,8 @@ def start_attempt(screen, row, step, device, replay=""):
     caches = _cache_folders(screen, device, folder if step.fresh_cache else None)
     env = apply_changes(screen.environ, child_environment(device, screen.environ, len(screen.devices)))
     env |= {"REPO": row.repo, "RUN_DIR": str(folder), "ATTEMPT": str(number), "FALLBACK": step.fallback,
-            "DTYPES": ",".join(step.dtypes), "DEVICE": device.name, "PYTHON": screen.python, "REPLAY_FROM": replay,
+            "DTYPES": ",".join(step.dtypes), "DEVICE": device.name, "DEVICES": device.name, "PYTHON": screen.python,
+            "REPLAY_FROM": replay,
             **{name: str(path) for name, path in caches.items()}}
     if row.repo in VARIABLES:
         env[VARIABLES[row.repo]] = str(screen.trees[row.repo])

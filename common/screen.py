@@ -77,7 +77,8 @@ def choose_run(environ, runs, trees):
         return new, "new", "FRESH=1"
     changed = [knob for knob in (*SELECTION, *list_knobs()) if facts["knobs"].get(knob, "") != environ.get(knob, "")]
     if changed or {repo: str(tree) for repo, tree in trees.items()} != _trees_of(facts):
-        return new, "new", f"{name} has another selection ({', '.join(changed) or 'other trees'}); RUN={shorten(runs)}/{name} goes on there"
+        return new, "new", (f"{name} has another selection ({', '.join(changed) or 'other trees'}); "
+                            f"RUN={shorten(runs)}/{name} goes on there")
     hours = _age_hours(facts["created"])
     if hours >= CONTINUE_HOURS:
         return new, "new", f"{name} is {hours:.0f} hours old; RUN={shorten(runs)}/{name} goes on there"

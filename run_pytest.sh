@@ -53,11 +53,12 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${REPLAY_FROM:=}"       # run directory whose autotuned configs are replayed / 回放的调优记录目录
 : "${REPLAY_STRICT:=0}"    # 1: a launch without the record's config fails its test / 1 则未按记录启动即失败
 : "${REPLAY_FORCE:=0}"     # 1: replay a record of another device, Triton or kernel source too / 1 则强制回放不匹配的记录
+: "${PARALLEL_WARMUP_GPUS:=}" # N: tune on N devices (DEVICES, else the visible ones), then measure on one / 并行调优的设备数
 : "${SITE_PLUGINS:=0}"     # 1 loads pytest plugins installed beside pytest (xdist, ...) / 1 则加载环境里的 pytest 插件
 : "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
 : "${PYTEST_EXTRA:=}"      # more arguments for pytest, split at blanks / 附加的 pytest 参数，以空格分隔
 # Our pytest plugins, in loading order (plugins/README.md) / 插件列表，按加载顺序
-: "${PLUGINS:=_device_guard_plugin _host_device_plugin _autotune_record_plugin _cudagraph_plugin _pretty_report_plugin}"
+: "${PLUGINS:=_device_guard_plugin _host_device_plugin _parallel_warmup_plugin _autotune_record_plugin _cudagraph_plugin _pretty_report_plugin}"
 # ---- End of config / 配置结束
 
 # shellcheck source=common/log_pipe.sh
@@ -178,6 +179,11 @@ found = guard.find_vendor(torch, os.environ)
 print(found.vendor if found else "host:0")'
 
 choose_device() { # sets DEVICE and HOST_TARGET; asks torch only where the user said nothing
+    local exports
+    if [ -n "$PARALLEL_WARMUP_GPUS" ]; then # the first device measures: DEVICE, and what shows it to a process
+        exports=$(cd "$ROOT" && "$PYTHON" -m common.devices warmup "$PARALLEL_WARMUP_GPUS") || exit $?
+        eval "$exports"
+    fi
     [ -z "$HOST_TARGET" ] || : "${DEVICE:=host:0}"
     : "${DEVICE:=${GEMS_VENDOR:-}}"
     if [ -z "$DEVICE" ]; then
@@ -297,7 +303,7 @@ export_environment() {
     if [ "$UPSTREAM_COMMIT" = unknown ]; then UPSTREAM_COMMIT=${FLAGGEMS_COMMIT:-unknown}; fi
     HARNESS_COMMIT=$(find_commit "$ROOT")
     export UPSTREAM_COMMIT HARNESS_COMMIT
-    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR USE_FLAGTUNE DEVICE HOST_MODE
+    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR USE_FLAGTUNE PARALLEL_WARMUP_GPUS DEVICE HOST_MODE
     [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
     if [ "$MODE" = kernel ] && [ "$TIMER" != host ]; then export TIMER CACHE; else export -n TIMER CACHE; fi
     unset PYTEST_ADDOPTS PYTEST_PLUGINS # a second, unseen channel; PYTEST_EXTRA is the one

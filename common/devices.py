@@ -249,13 +249,35 @@ def _read_answer(output):
     return json.loads(lines[-1].partition(" ")[2]) if lines else None
 
 
-def print_one():
-    """`python -m common.devices one`: shell lines that show a child the first selected device, and DEVICE, its name."""
-    device = select_devices(os.environ, sys.executable)[0]
+def print_one(devices):
+    """`python -m common.devices one`: shell lines that show a child the first of `devices`, and DEVICE, its name."""
+    device = devices[0]
     for name, value in child_environment(device, os.environ).items():
         print(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
     print(f"export DEVICE={shlex.quote(device.name)}")
 
 
+def print_warmup(count):
+    """`python -m common.devices warmup N`: as `one`, and PARALLEL_WARMUP_DEVICES, the first N with their variables."""
+    if not count.isdigit() or int(count) < 1:
+        raise UserError(f"PARALLEL_WARMUP_GPUS: {count}: is no number of devices; give one, as PARALLEL_WARMUP_GPUS=2")
+    devices = select_devices(os.environ, sys.executable)
+    names = ", ".join(device.name for device in devices)
+    if int(count) > len(devices):
+        raise UserError(f"PARALLEL_WARMUP_GPUS: {count}: only {len(devices)} can be used here ({names}); ask for fewer, or "
+                        f"select more: DEVICES=6,7 (an operator of a screen has one device)")
+    print_one(devices)
+    shown = [{"device": device.name, "environ": child_environment(device, os.environ, int(count))}
+             for device in devices[:int(count)]]
+    print(f"export PARALLEL_WARMUP_DEVICES={shlex.quote(json.dumps(shown))}")
+
+
+def main(argv):
+    """The two commands; USAGE for anything else."""
+    if argv == ["one"]:
+        return print_one(select_devices(os.environ, sys.executable))
+    return print_warmup(argv[1]) if len(argv) == 2 and argv[0] == "warmup" else USAGE
+
+
 if __name__ == "__main__":
-    run_main(lambda argv: print_one() if argv == ["one"] else USAGE)
+    run_main(main)

@@ -2,9 +2,10 @@
 
 The three cells of CELLS run once per test session, whichever test file asks first: a process costs seconds.
 """
-import contextlib
+import atexit
 import functools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,12 +17,14 @@ CELLS = {"off": ("0", "15"), "mask0": ("1", "0"), "candidate": ("1", "15")}
 PLUGINS = "_device_guard_plugin _host_device_plugin _rlc_switch_plugin _ir_meta_plugin _pretty_report_plugin"
 NODES = ("benchmark/test_rand.py::test_rand", "benchmark/test_scale_transpose.py::test_scale_transpose",
          "benchmark/test_masked_select.py::test_masked_select")
-_SESSION = contextlib.ExitStack()  # its folder goes away when the process ends
 
 
 @functools.cache
 def make_session_dir():
-    return Path(_SESSION.enter_context(tempfile.TemporaryDirectory(prefix="cell-runs-")))
+    """A folder for this test session; gone when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="cell-runs-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
 
 
 def run_sample_cell(cell, run_dir, cache):

@@ -13,7 +13,7 @@ OWN = "gemscreen_"  # kernels of this project's timers: not the benchmark's
 
 
 class HooksMissing(RuntimeError):
-    """This Triton has no hook chains (before 3.5)."""
+    """This Triton has no hook chains where they are needed."""
 
 
 @dataclass

@@ -12,8 +12,8 @@ SHELL       := /bin/bash
 Q := $(if $(V),,@)
 
 KNOBS := BAND CACHE DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FRESH GRACE_S HOST_MODE HOST_TARGET \
-         ITER_MS LEVEL MATCH MODE OPS OUT PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_ROOT REPLAY_STRICT REPO RETRIES \
-         RETRY_PAUSE_S ROUNDS RUN RUNS SETTLE_S SHAPES SHARD SWITCH TESTS TIMEOUT TIMER TREE TUNER_CACHE USE_FLAGTUNE V \
+         ITER_MS LEVEL MATCH MODE NEW OLD OPS OUT PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_ROOT REPLAY_STRICT REPO RETRIES \
+         RETRY_PAUSE_S ROUNDS RUN RUNS SET SETTLE_S SHAPES SHARD SWITCH TESTS TIMEOUT TIMER TREE TUNER_CACHE USE_FLAGTUNE V \
          VALUES VENV WARMUP_MS
 given   := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
 unknown := $(filter-out $(KNOBS),$(given))
@@ -25,7 +25,7 @@ VENV ?= .venv
 PY   := $(abspath $(VENV))/bin/python
 ready := $(VENV)/.complete
 
-.PHONY: help setup screen ab summarize inventory doctor host-check host-matrix bench test examples clean
+.PHONY: help setup screen ab summarize inventory inventory-diff shapes check-ops recheck-dismissed guards doctor host-check host-matrix bench test examples clean
 
 help:           ## this text
 	@echo "gemscreen: screens of FlagGems operators"; echo
@@ -49,6 +49,22 @@ summarize: $(ready) ## read a screen's logs again: RUN= (default runs/latest-scr
 
 inventory: $(ready) ## rebuild ops/inventory_*.csv from a tree (TREE=, REPO=)
 	$(Q)$(PY) ops/rebuild_inventory.py $(if $(REPO),--repo $(REPO)) $(if $(TREE),--tree $(TREE)) --python $(PY)
+	$(Q)$(PY) ops/scan_shapes.py $(if $(REPO),--repo $(REPO)) $(if $(TREE),--tree $(TREE))
+
+inventory-diff: $(ready) ## what changed between two trees, or an inventory and a tree: OLD=, NEW=
+	$(Q)$(PY) ops/diff_inventory.py $(if $(REPO),--repo $(REPO)) $(OLD) $(NEW)
+
+shapes: $(ready)  ## merge a set of ops/shapes over a tree's own: SET=, OUT= (SHAPES=<set> does it by itself)
+	$(Q)$(PY) ops/merge_shapes.py --set "$(SET)" $(if $(TREE),--tree $(TREE)) $(if $(REPO),--repo $(REPO)) --out $(or $(OUT),runs/shapes/$(SET).yaml)
+
+check-ops: $(ready) ## check everything in ops/ (TREE= also against a checkout)
+	$(Q)$(PY) ops/check_ops.py $(if $(TREE),--tree $(TREE)) $(if $(REPO),--repo $(REPO))
+
+recheck-dismissed: $(ready) ## run the dismissed operators and list those that pass now
+	$(Q)PYTHON=$(PY) $(PY) ops/recheck_dismissed.py
+
+guards: $(ready)  ## scan a tree for skip guards that Moore Threads may drop, as unverified pins
+	$(Q)$(PY) ops/scan_guards.py $(if $(TREE),--tree $(TREE)) $(if $(REPO),--repo $(REPO))
 
 doctor: $(ready)  ## what this machine has, and the one line that mends what lacks
 	$(Q)$(PY) doctor.py

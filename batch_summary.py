@@ -26,10 +26,10 @@ import sys
 from pathlib import Path
 
 from common.errors import BAD_RESULT, DONE, INTEGRITY, UserError, run_main
-from common.figures import format_summary_csv, group_rows, list_summary_rows
-from common.report import format_html, format_markdown, list_bad_results, print_table
-from common.results import read_run
 from common.state import write_text_atomic
+from screen.figures import format_summary_csv, group_rows, list_summary_rows
+from screen.report import format_html, format_markdown, list_bad_results, print_table
+from screen.results import read_run
 
 
 def main(argv):

@@ -2,7 +2,7 @@
 """run_batch.py - a screen: every operator's benchmark, each in its own process, across the devices of this host.
 
 USAGE    run_batch.py [--run DIR] [--ops a,b] [--match REGEX] [--devices 6,7] [--dtypes float16,...] [--level L]
-                      [--mode M] [--shapes FILE] [--timeout S] [--retries N] [--shard hash|balanced]
+                      [--mode M] [--shapes SET|FILE] [--timeout S] [--retries N] [--shard hash|balanced]
                       [--replay-root RUN] [--fresh] [--dry-run]
          Every option's default is the environment variable of the same name (OPS, DEVICES, REPLAY_ROOT, ...).
 INPUT    ops/inventory_<repo>.csv minus what of ops/dismiss.csv holds here; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or
@@ -40,15 +40,17 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from common import dismissals, inputs, plan, screen as screens
+from common import dismissals, inputs
 from common.devices import apply_changes, child_environment, select_devices
 from common.errors import BAD_RESULT, DONE, INTERRUPTED, UserError, run_main
 from common.outcome import GOOD_STATUSES
 from common.process import end_tagged
-from common.progress import Progress, say
-from common.scheduler import Scheduler, Task
+from common.shapes import find_shapes
 from common.state import hold_lock
 from common.trees import ROOT, find_trees
+from screen import directory as screens, plan
+from screen.progress import Progress, say
+from screen.scheduler import Scheduler, Task
 
 SAME_INTERRUPT = 0.5    # seconds; timeout(1) sends its signal to the process and then to its whole group
 NUMBERS = {"TIMEOUT": 1800.0, "RETRIES": 2, "GRACE_S": 15.0, "RETRY_PAUSE_S": 10.0, "SETTLE_S": 60.0}
@@ -82,19 +84,17 @@ def prepare(environ):
     inputs.check_knobs(environ)
     inputs.check_choice("SHARD", environ.setdefault("SHARD", "hash"), plan.SHARDS)
     trees = find_trees(environ)
-    if environ.get("SHAPES"):
-        environ["SHAPES"] = os.path.abspath(environ["SHAPES"])
-        if problem := inputs.find_shape_problem(environ["SHAPES"], trees):
-            print(f"run_batch.py: warning: {problem}", file=sys.stderr)
     screens.check_replay(environ)
     ops_dir = Path(environ.get("OPS_DIR") or ROOT / "ops")
     ops = plan.read_inventories(trees, ops_dir)
     python, run_pytest = find_python(environ), find_run_pytest(environ)
-    plan.plan_ops(ops, trees, environ, ops_dir, {})     # a wrong OPS or MATCH is said before torch is asked
+    planned = plan.plan_ops(ops, trees, environ, ops_dir, {})     # a wrong OPS or MATCH is said before torch is asked
+    runs = Path(environ.get("RUNS") or ROOT / "runs").absolute()
+    shapes = find_all_shapes(environ.get("SHAPES"), trees, {op.repo for op in planned}, runs / "shapes")
     devices, versions = select_devices(environ, python), inputs.read_versions(python, environ)
     planned = plan.plan_ops(ops, trees, environ, ops_dir, find_dismissed(ops_dir, devices[0], versions, python, environ))
     screen = screens.Screen(
-        run=None, run_id="", runs=Path(environ.get("RUNS") or ROOT / "runs").absolute(), environ=environ, python=python,
+        run=None, run_id="", runs=runs, shapes=shapes, environ=environ, python=python,
         run_pytest=run_pytest, trees=trees, tree_facts={repo: inputs.describe_tree(tree) for repo, tree in trees.items()},
         versions=versions, devices=devices,
         timeout=numbers["TIMEOUT"], retries=numbers["RETRIES"], grace=numbers["GRACE_S"], pause=numbers["RETRY_PAUSE_S"],
@@ -113,7 +113,7 @@ def read_options(argv):
         "match": "REGEX: only operators whose name it finds", "devices": "6,7: devices, in the caller's own names",
         "dtypes": f"of {','.join(inputs.DTYPES)}; default: each operator's own",
         "level": "core or comprehensive", "mode": "kernel, operator, wrapper or cudagraph",
-        "shapes": "FILE: shapes in place of upstream's core_shapes.yaml",
+        "shapes": "a set of ops/shapes, or a FILE in place of upstream's core_shapes.yaml",
         "timeout": "seconds for one attempt (1800)", "retries": "repetitions after a failure that may pass (2)",
         "shard": "hash: an operator always meets the same device; balanced: by the last screen's durations",
         "replay_root": "RUN: replay the tuner's choices recorded in that screen"}
@@ -156,6 +156,11 @@ def find_run_pytest(environ):
 
 # ---- what to run
 
+def find_all_shapes(value, trees, repos, folder):
+    """{repo: shape file} of the `repos` that have something to run; {} without SHAPES."""
+    return {repo: find_shapes(value, repo, trees[repo], folder) for repo in sorted(repos)} if value else {}
+
+
 def find_dismissed(ops_dir, device, versions, python, environ):
     """{(repo, op): reason} of the rows of ops/dismiss.csv that hold for `device` and what is asked for."""
     facts = {"vendor": device.vendor, "versions": versions, "dtypes": inputs.split_list(environ.get("DTYPES"))}
@@ -182,7 +187,7 @@ def judge_ops(rows, screen):
             continue
         replay = screens.find_replay(screen.environ, row)
         wanted = inputs.list_op_inputs(common, screen.trees[row.repo], screen.tree_facts[row.repo], shared[row.repo],
-                                       row.nodes, replay)
+                                       row.nodes, screen.shapes.get(row.repo, ""), replay)
         marker, why_stale = screens.judge_marker(screen.op_folder(row), wanted, screen.timeout)
         if marker and not why_stale:
             done[row.key] = marker["status"]

@@ -38,7 +38,8 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${DTYPES:=}"            # comma list, as float16,bfloat16; empty: the operator's own / 数据类型，逗号分隔；空为算子自带
 : "${LEVEL:=core}"         # core | comprehensive: how many shapes / 测试级别（形状数量）
 : "${MODE:=kernel}"        # kernel | operator | wrapper | cudagraph: what is timed / 计时对象
-: "${SHAPES:=}"            # shape file (yaml); empty: upstream's core_shapes.yaml / 形状文件；空则用上游默认
+: "${SHAPES:=}"            # set of ops/shapes, or a file (yaml); empty: upstream's / 形状集名称或文件；空则用上游默认
+: "${CHECK_SHAPES:=1}"     # 0: take the file unchecked (run_batch.py checks it once for all) / 0 则不检查形状文件
 : "${WARMUP_MS:=}"         # warm-up per measurement; empty: upstream's 1000, on the host device 1 / 预热时长（毫秒）
 : "${ITER_MS:=}"           # measuring time per measurement; empty: upstream's 100, host device 1 / 计时时长（毫秒）
 : "${TIMER:=}"             # kernel mode: graph | do_bench | event; empty: graph on NVIDIA, else event / 计时器（仅 kernel 模式）
@@ -58,7 +59,8 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
 : "${PYTEST_EXTRA:=}"      # more arguments for pytest, split at blanks / 附加的 pytest 参数，以空格分隔
 # Our pytest plugins, in loading order (plugins/README.md) / 插件列表，按加载顺序
-: "${PLUGINS:=_device_guard_plugin _host_device_plugin _parallel_warmup_plugin _autotune_record_plugin _cudagraph_plugin _pretty_report_plugin}"
+: "${PLUGINS:=_device_guard_plugin _mthreads_guard_plugin _host_device_plugin _rlc_switch_plugin\
+ _parallel_warmup_plugin _autotune_record_plugin _ir_meta_plugin _cudagraph_plugin _pretty_report_plugin}"
 # ---- End of config / 配置结束
 
 # shellcheck source=common/log_pipe.sh
@@ -111,6 +113,15 @@ choose_tree() { # sets TREE and REPO
     esac
 }
 
+find_shapes() { # sets SHAPES to an absolute path
+    [ -n "$SHAPES" ] || return 0
+    if [ "$CHECK_SHAPES" = 0 ] && [ -f "$SHAPES" ]; then
+        SHAPES=$(realpath -- "$SHAPES")
+    else
+        SHAPES=$(PYTHONPATH=$ROOT "$PYTHON" -m common.shapes "$SHAPES" "$REPO" "$TREE" "$ROOT/runs/shapes") || exit $?
+    fi
+}
+
 choose_python() {
     local mend="give another: PYTHON=/path/to/python, or let \`make setup\` make one"
     if [ -z "$PYTHON" ] && [ -x "$ROOT/.venv/bin/python" ]; then PYTHON=$ROOT/.venv/bin/python; fi
@@ -155,10 +166,7 @@ check_knobs() {
         [[ $dtype =~ ^(float(16|32|64|8_e[a-z0-9]+)|bfloat16|u?int(8|16|32|64)|bool|complex(64|128)|cfloat)$ ]] ||
             die 2 "DTYPES: $dtype: is no torch dtype; give a comma list, as float16,bfloat16"
     done
-    if [ -n "$SHAPES" ]; then
-        [ -f "$SHAPES" ] || die 2 "SHAPES: $SHAPES: no such file; give a shape file (yaml), or unset it for upstream's"
-        SHAPES=$(realpath -- "$SHAPES")
-    fi
+    check_choice CHECK_SHAPES 0 1
     if [ -n "$REPLAY_FROM" ]; then
         [ -e "$REPLAY_FROM" ] || die 2 "REPLAY_FROM: $REPLAY_FROM: does not exist; name a recorded run directory, or unset it"
         REPLAY_FROM=$(realpath -- "$REPLAY_FROM")
@@ -359,31 +367,39 @@ run_pytest() { # sets status, and caught if a signal arrived
     [ "$log_failed" -eq 0 ] || fail_log
 }
 
-case ${1:-} in
-    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    '') die 2 "OP: missing; usage: [KNOB=VALUE ...] ./run_pytest.sh OP [NODE ...]" ;;
-esac
-OP=$1 pytest_pid='' status=0 caught=0
-[[ $OP =~ ^[A-Za-z0-9_.+-]+$ ]] || die 2 "OP: $OP: is no operator's name; letters, digits and _.+- only"
-check_knobs
-choose_tree
-choose_python
-find_nodes "$@"
-choose_device
-choose_timer
-export_environment
-build_arguments
-claim_run_dir
-[ "$TUNER_CACHE" = shared ] || isolate_caches
-echo "run directory: $RUN_DIR"
-SECONDS=0
-print_begin | write_log || fail_log
-run_pytest
-print_end "$status" | write_log || fail_log
-[ "$caught" -eq 0 ] || exit $((128 + caught))
-if [ "$status" -le 128 ]; then
-    printf '{"schema": 1, "pytest_exit": %d}\n' "$status" > "$RUN_DIR/exit.json.tmp"
-    sync "$RUN_DIR/exit.json.tmp"
-    mv "$RUN_DIR/exit.json.tmp" "$RUN_DIR/exit.json"
-fi
-exit "$status"
+main() {
+    case ${1:-} in
+        -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+        '') die 2 "OP: missing; usage: [KNOB=VALUE ...] ./run_pytest.sh OP [NODE ...]" ;;
+    esac
+    OP=$1 pytest_pid='' status=0 caught=0
+    [[ $OP =~ ^[A-Za-z0-9_.+-]+$ ]] || die 2 "OP: $OP: is no operator's name; letters, digits and _.+- only"
+    check_knobs
+    choose_tree
+    choose_python
+    find_nodes "$@"
+    find_shapes
+    choose_device
+    choose_timer
+    export_environment
+    build_arguments
+    claim_run_dir
+    [ "$TUNER_CACHE" = shared ] || isolate_caches
+    echo "run directory: $RUN_DIR"
+    SECONDS=0
+    print_begin | write_log || fail_log
+    run_pytest
+    print_end "$status" | write_log || fail_log
+    [ "$caught" -eq 0 ] || exit $((128 + caught))
+    if [ "$status" -le 128 ]; then
+        printf '{"schema": 1, "pytest_exit": %d}\n' "$status" > "$RUN_DIR/exit.json.tmp"
+        sync "$RUN_DIR/exit.json.tmp"
+        mv "$RUN_DIR/exit.json.tmp" "$RUN_DIR/exit.json"
+    fi
+    exit "$status"
+}
+
+{ # bash reads a script as it goes; read to its end before it runs, it can be edited meanwhile
+    main "$@"
+    exit
+}

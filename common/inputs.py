@@ -67,25 +67,6 @@ def check_choice(variable, value, valid):
         raise UserError(f"{variable}: {value}: unknown; valid are {', '.join(valid)}", USAGE)
 
 
-def find_shape_problem(path, trees):
-    """A warning text about the shape file `path`, or None. UserError if it is missing or empty.
-
-    Upstream's set_shapes looks for the op's own key, then for the class names of its benchmark, else it takes
-    DEFAULT_SHAPES, which start with one dimension of 2^30 elements. So a file without the class keys breaks whatever
-    unpacks its shapes, above all the BLAS family: `for b, m, n, k in self.shapes`.
-    """
-    text = _read_shapes("SHAPES", path)
-    needed = {key for tree in trees.values() for key in _class_keys(tree)}
-    missing = sorted(needed - _keys(text))
-    if not missing:
-        return None
-    named = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-    blas = ", first of all the BLAS family (BlasBenchmark: mm, bmm, addmm, ... unpack b, m, n, k)"
-    return (f"SHAPES: {path}: lacks {len(missing)} of upstream's class keys ({named}): operators of these classes "
-            f"without a key of their own get shapes of the wrong rank or size{blas if 'BlasBenchmark' in missing else ''}; "
-            f"copy the keys from benchmark/core_shapes.yaml")
-
-
 def read_versions(python, environ):
     """{package: version} in the Python of the children, without importing any of them."""
     code, output = run_bounded([python, "-c", _ASK_VERSIONS, *PACKAGES], env=environ, timeout=60)
@@ -131,25 +112,25 @@ def digest_runner(run_pytest):
 
 def list_screen_inputs(environ, run_pytest, versions, vendor):
     """The components that all operators of a screen share, each as a digest."""
-    shapes = environ.get("SHAPES")
     host_target = environ.get("HOST_TARGET", "") if vendor == "host" else ""
     return {
         "knobs": sha256_json({name: environ.get(name, "") for name in list_knobs()}),
-        "shapes": sha256_file(shapes) if shapes else "",
         "versions": sha256_json(versions),
         "runner": digest_runner(run_pytest),
         "device": sha256_json([vendor, host_target]),
     }
 
 
-def list_op_inputs(screen_inputs, tree, tree_facts, shared, nodes, replay):
-    """All components of one operator. `tree_facts` as describe_tree returns them, `replay` a directory, a file or ""."""
+def list_op_inputs(screen_inputs, tree, tree_facts, shared, nodes, shapes, replay):
+    """All components of one operator. `tree_facts` as describe_tree returns them; `shapes` a file or "", `replay` a
+    directory, a file or ""."""
     files = sorted({node.partition("::")[0] for node in nodes})
     return {
         **screen_inputs,
         "tree": sha256_json([tree_facts["commit"], tree_facts["changes"]]),
         "shared": shared,
         "nodes": sha256_json(sorted(nodes)),
+        "shapes": sha256_file(shapes) if shapes else "",
         "files": sha256_tree(tree, files),
         "replay": _digest_folder(replay) if replay else "",
     }
@@ -158,28 +139,6 @@ def list_op_inputs(screen_inputs, tree, tree_facts, shared, nodes, replay):
 def split_list(text):
     """The parts of a comma separated list, without blanks and empty ones."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
-
-
-def _read_shapes(variable, path):
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{variable}: {path}: cannot be read ({error}); give a YAML file like "
-                        f"benchmark/core_shapes.yaml") from None
-    if not _keys(text):
-        raise UserError(f"{variable}: {path}: has no top-level key; give a YAML file like benchmark/core_shapes.yaml")
-    return text
-
-
-def _keys(text):
-    """Top-level keys of a YAML text. A line match is enough here and spares the driver a YAML parser."""
-    return set(re.findall(r"""^["']?(\w+)["']?\s*:""", text, re.M))
-
-
-def _class_keys(tree):
-    """Keys of the tree's own shape file that are class names."""
-    path = Path(tree) / "benchmark" / "core_shapes.yaml"
-    return {key for key in _keys(path.read_text(encoding="utf-8")) if key[0].isupper()} if path.is_file() else set()
 
 
 def _digest_folder(folder):

@@ -260,7 +260,7 @@ def test_the_check_on_the_rows_themselves_can_fail():
     sys.path.insert(0, str(ROOT))
     from batch_summary import check_every_op_reported
     from common.errors import UserError
-    from common.results import OpResult, Run
+    from screen.results import OpResult, Run
     run = Run("r", {}, [OpResult("main", "abs", "ok"), OpResult("main", "mm", "ok")])
     check_every_op_reported(run, [(1, "main", "abs"), (1, "main", "mm")])
     with pytest.raises(UserError, match="planned and reported ops differ: main/mm") as caught:

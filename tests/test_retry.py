@@ -1,8 +1,8 @@
-"""common/retry.py: every rule of what follows an attempt."""
+"""screen/retry.py: every rule of what follows an attempt."""
 
 import pytest
 
-from common.retry import Attempt, Step, decide_next, name_infrastructure
+from screen.retry import Attempt, Step, decide_next, name_infrastructure
 
 REQUESTED = ("float16", "int32")
 

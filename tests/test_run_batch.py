@@ -21,6 +21,32 @@ def stub(tmp_path):
     assert left == []
 
 
+BLAS_BASE = """
+class Benchmark:
+    def set_shapes(self):
+        self.shapes = self.DEFAULT_SHAPES
+
+
+class BlasBenchmark(Benchmark):
+    def get_input_iter(self, dtype):
+        for b, m, n, k in self.shapes:
+            yield b, m, n, k
+"""
+BLAS_TEST = """
+from . import base
+
+
+@pytest.mark.mm
+def test_mm():
+    base.BlasBenchmark(op_name="mm").run()
+
+
+@pytest.mark.abs
+def test_abs():
+    base.Benchmark(op_name="abs").run()
+"""
+
+
 def names(rows):
     return [row["op"] for row in rows]
 
@@ -422,7 +448,7 @@ def test_help_needs_no_torch(stub):
     (["--timeout", "soon"], {}, "TIMEOUT: soon: is no number of seconds"),
     (["--timeout", "0"], {}, "TIMEOUT: 0: is no number of seconds"),
     (["--retries", "-1"], {}, "RETRIES: -1: is no whole number"),
-    (["--shapes", "/no/such.yaml"], {}, "SHAPES: /no/such.yaml: cannot be read"),
+    (["--shapes", "/no/such.yaml"], {}, "SHAPES: /no/such.yaml: no such file"),
     (["--devices", "host:0,host:0"], {}, "DEVICES: host:0: named twice"),
     ([], {"REPLAY_FROM": "/no/record"}, "REPLAY_FROM: /no/record: is not there"),
     ([], {"FLAGGEMS_DIR": "/tmp"}, "FLAGGEMS_DIR: /tmp: is no checkout"),
@@ -452,12 +478,15 @@ def test_an_environment_that_run_pytest_refuses_stops_the_screen(stub):
     assert stub.statuses() == {}
 
 
-def test_a_shape_file_without_class_keys_is_warned_about(stub):
+def test_a_shape_file_without_class_keys_is_refused_before_anything_runs(stub):
+    (stub.tree / "benchmark/base.py").write_text(BLAS_BASE)
+    (stub.tree / "benchmark/test_abs.py").write_text(BLAS_TEST)
     shapes = stub.folder / "my.yaml"
     shapes.write_text("abs:\n  shapes:\n  - [64, 64]\n")
-    assert stub.run("--shapes", str(shapes), "--ops", "abs") == 0
-    assert "warning: SHAPES" in stub.output() and "BLAS family (BlasBenchmark" in stub.output()
-    shapes.write_text("BlasBenchmark:\n  shapes: []\nBenchmark:\n  shapes: []\n")
+    assert stub.run("--shapes", str(shapes), "--ops", "abs") == 2
+    assert "my.yaml: lacks the class keys Benchmark, BlasBenchmark" in stub.output()
+    assert not list(stub.runs.glob("screen-*"))
+    shapes.write_text("BlasBenchmark:\n  shapes:\n  - [1, 2, 3, 4]\nBenchmark:\n  shapes:\n  - [64, 64]\n")
     assert stub.run("--shapes", str(shapes), "--ops", "abs") == 0
     assert "warning" not in stub.output()
 

@@ -23,10 +23,10 @@ from common.devices import Device, apply_changes, child_environment
 from common.errors import REFUSED, USAGE, UserError
 from common.outcome import Outcome, classify_attempt, normalize_error, unsupported_dtypes
 from common.process import Child
-from common.retry import DISK, Attempt, Step, name_infrastructure
 from common.runlog import parse_runlog
 from common.state import read_json
 from common.trees import VARIABLES
+from screen.retry import DISK, Attempt, Step, name_infrastructure
 
 LOG_TAIL = 400_000      # bytes at the end of a log that are searched for what the machine did wrong
 MIN_FREE = 1 << 20      # bytes; with less than that no log can be trusted to be whole
@@ -56,7 +56,7 @@ def start_attempt(screen, row, step, device, replay=""):
     env = apply_changes(screen.environ, child_environment(device, screen.environ, len(screen.devices)))
     env |= {"REPO": row.repo, "RUN_DIR": str(folder), "ATTEMPT": str(number), "FALLBACK": step.fallback,
             "DTYPES": ",".join(step.dtypes), "DEVICE": device.name, "DEVICES": device.name, "PYTHON": screen.python,
-            "REPLAY_FROM": replay,
+            "REPLAY_FROM": replay, "SHAPES": screen.shapes.get(row.repo, ""), "CHECK_SHAPES": "0",
             **{name: str(path) for name, path in caches.items()}}
     if row.repo in VARIABLES:
         env[VARIABLES[row.repo]] = str(screen.trees[row.repo])

@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 from urllib.parse import quote
 
-from common.figures import count_statuses
 from common.outcome import GOOD_STATUSES
+from screen.figures import count_statuses
 
 TEMPLATE = Path(__file__).with_name("report.html")
 COLUMNS = ("repo", "op", "status", "dtype", "measured how", "rows", "bad rows", "geomean speedup", "of rows", "min", "max")

@@ -40,6 +40,7 @@ class Screen:
     python: str             # of the children
     run_pytest: str
     trees: dict             # {repo: tree}
+    shapes: dict            # {repo: shape file}, {} for upstream's own
     tree_facts: dict        # {repo: as inputs.describe_tree says}
     versions: dict          # in the Python of the children
     devices: list

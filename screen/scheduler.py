@@ -18,14 +18,14 @@ import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from common.attempts import read_attempt, start_attempt, tidy_logs
 from common.errors import REFUSED, UserError
 from common.inputs import split_list
-from common.plan import PlannedOp, assign_by_hash
 from common.process import KILL_LIMIT
-from common.retry import MEMORY, Step, decide_next
-from common.settling import Settling
 from common.state import remove_marker, sha256_json, write_marker
+from screen.attempts import read_attempt, start_attempt, tidy_logs
+from screen.plan import PlannedOp, assign_by_hash
+from screen.retry import MEMORY, Step, decide_next
+from screen.settling import Settling
 
 POLL = 0.02
 

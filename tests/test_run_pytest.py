@@ -275,7 +275,7 @@ def test_bad_knob_is_refused_before_anything_is_made(tree, changes, status, word
     node = add_benchmark(tree, "one", PASSES)
     ended = run_script(tree, "one", node, **changes)
     assert ended.returncode == status, ended.stdout + ended.stderr
-    errors = [line for line in ended.stderr.splitlines() if "run_pytest.sh: error: " in line]
+    errors = [line for line in ended.stderr.splitlines() if ": error: " in line]
     assert len(errors) == 1 and all(word in errors[0] for word in words), ended.stderr
     assert ended.stdout == "" and not (tree / "run").exists()
 

@@ -399,7 +399,4 @@ main() {
     exit "$status"
 }
 
-{ # bash reads a script as it goes; read to its end before it runs, it can be edited meanwhile
-    main "$@"
-    exit
-}
+main "$@" # it ends in `exit`: bash reads a script as it goes, and so never reads what an edit meanwhile put here

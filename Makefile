@@ -12,9 +12,9 @@ SHELL       := /bin/bash
 Q := $(if $(V),,@)
 
 KNOBS := BAND CACHE DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FRESH GRACE_S HOST_MODE HOST_TARGET \
-         ITER_MS LEVEL MATCH MODE NEW OLD OPS OUT PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_ROOT REPLAY_STRICT REPO RETRIES \
-         RETRY_PAUSE_S ROUNDS RUN RUNS SET SETTLE_S SHAPES SHARD SWITCH TESTS TIMEOUT TIMER TREE TUNER_CACHE USE_FLAGTUNE V \
-         VALUES VENV WARMUP_MS
+         ITER_MS LEVEL MATCH MODE NEW OLD OPS OUT PARALLEL_WARMUP_GPUS PROCESSES PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_ROOT \
+         REPLAY_STRICT REPO RETRIES RETRY_PAUSE_S ROUNDS RUN RUNS SET SETTLE_S SHAPES SHARD SWITCH TESTS TIMEOUT TIMER TIMERS \
+         TREE TUNER_CACHE USE_FLAGTUNE V VALUES VENV WARMUP_MS
 given   := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
 unknown := $(filter-out $(KNOBS),$(given))
 ifneq ($(unknown),)
@@ -25,7 +25,7 @@ VENV ?= .venv
 PY   := $(abspath $(VENV))/bin/python
 ready := $(VENV)/.complete
 
-.PHONY: help setup screen ab summarize inventory inventory-diff shapes check-ops recheck-dismissed guards doctor host-check host-matrix bench test examples clean
+.PHONY: help setup screen ab aa summarize inventory inventory-diff shapes check-ops recheck-dismissed guards doctor host-check host-matrix bench test examples clean
 
 help:           ## this text
 	@echo "gemscreen: screens of FlagGems operators"; echo
@@ -43,6 +43,9 @@ screen: $(ready)  ## measure every operator (OPS= MATCH= DTYPES= LEVEL= DEVICES=
 
 ab: $(ready)      ## one environment switch, two values: SWITCH=NAME OPS=... [VALUES=0,1] [ROUNDS=2]
 	$(Q)PYTHON=$(PY) ./ab_test.sh
+
+aa: $(ready)      ## this machine's noise: one op, many fresh processes, all timers: OPS=... [PROCESSES=6] [TIMERS=graph,do_bench]
+	$(Q)$(PY) aa_study.py
 
 summarize: $(ready) ## read a screen's logs again: RUN= (default runs/latest-screen), OUT= for another place
 	$(Q)$(PY) batch_summary.py $(if $(RUN),$(RUN),runs/latest-screen) $(if $(OUT),--out $(OUT))

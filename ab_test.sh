@@ -96,7 +96,7 @@ cd "$ROOT"
 exports=$("$PYTHON" -m common.devices one) || exit $?
 DEVICE=
 eval "$exports" # the variables that show the children one device, and DEVICE, its name
-: "${REPO:=$("$PYTHON" -c 'import os; from common.trees import find_trees; print(next(iter(find_trees(os.environ))))')}"
+: "${REPO:=$("$PYTHON" -m common.trees | cut -f 1)}"
 export REPO
 : "${RUN:=runs/ab-$SWITCH-$(date +%Y%m%dT%H%M%SZ)}"
 mkdir -p "$(dirname "$RUN")"

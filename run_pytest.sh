@@ -82,35 +82,11 @@ check_number() { # VARIABLE...
     for name; do [[ ${!name} =~ ^[0-9]+$ ]] || die 2 "$name: ${!name}: is no whole number; give one, as $name=1"; done
 }
 
-is_tree() { [ -f "$1/benchmark/conftest.py" ] && [ -f "$1/benchmark/base.py" ]; }
-
-find_tree() { # VARIABLE DEFAULT; sets TREE to the checkout or to nothing
-    TREE=${!1:-$2}
-    if is_tree "$TREE"; then
-        TREE=$(cd "$TREE" && pwd -P)
-    elif [ -n "${!1}" ]; then
-        die 2 "$1: ${!1}: is no checkout (no benchmark/conftest.py and benchmark/base.py in it); give one, or unset $1"
-    else
-        TREE=
-    fi
-}
-
-choose_tree() { # sets TREE and REPO
-    local samples=$ROOT/samples/flaggems
+choose_tree() { # sets REPO and TREE
+    local found
     [ -z "$REPO" ] || check_choice REPO main vllm samples
-    case $REPO in
-        vllm) find_tree FLAGGEMS_VLLM_DIR /workspace/dev/FlagGems-vllm
-              [ -n "$TREE" ] || die 2 "REPO: vllm: no FlagGems-vllm checkout; give one: FLAGGEMS_VLLM_DIR=/path" ;;
-        samples) TREE=$samples ;;
-        *) find_tree FLAGGEMS_DIR /workspace/dev/FlagGems
-           if [ -z "$TREE" ] && [ "$REPO" = main ]; then
-               die 2 "REPO: main: no FlagGems checkout; give one: FLAGGEMS_DIR=/path"
-           elif [ -z "$TREE" ]; then
-               echo "run_pytest.sh: no FlagGems checkout at /workspace/dev/FlagGems; using the sample tree" >&2
-               TREE=$samples
-           fi
-           if [ "$TREE" = "$samples" ]; then REPO=samples; else REPO=main; fi ;;
-    esac
+    found=$(PYTHONPATH=$ROOT "$PYTHON" -m common.trees "$REPO") || exit $?
+    REPO=${found%%$'\t'*} TREE=${found#*$'\t'}
 }
 
 find_shapes() { # sets SHAPES to an absolute path
@@ -375,8 +351,8 @@ main() {
     OP=$1 pytest_pid='' status=0 caught=0
     [[ $OP =~ ^[A-Za-z0-9_.+-]+$ ]] || die 2 "OP: $OP: is no operator's name; letters, digits and _.+- only"
     check_knobs
-    choose_tree
     choose_python
+    choose_tree
     find_nodes "$@"
     find_shapes
     choose_device

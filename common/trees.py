@@ -5,12 +5,15 @@ main      FLAGGEMS_DIR        /workspace/dev/FlagGems, else the sample tree
 vllm      FLAGGEMS_VLLM_DIR   /workspace/dev/FlagGems-vllm, else left out
 samples   -                   samples/flaggems of this project
 
-A tree is a directory with benchmark/conftest.py and benchmark/base.py.
+A tree is a directory with benchmark/conftest.py and benchmark/base.py. `python -m common.trees [REPO]` prints repo and
+tree of one operator's run, tab-separated; without REPO: main where there is a checkout, else samples.
 """
+import os
 import subprocess
+import sys
 from pathlib import Path
 
-from common.errors import UserError
+from common.errors import UserError, run_main
 
 ROOT = Path(__file__).resolve().parent.parent
 SAMPLES = ROOT / "samples" / "flaggems"
@@ -45,6 +48,18 @@ def find_trees(environ):
     return trees if vllm is None else {**trees, "vllm": vllm}
 
 
+def choose_tree(repo, environ):
+    """(repo, tree) for one operator; `repo` may be empty. UserError where that repo has no tree."""
+    if repo == "samples":
+        return repo, SAMPLES
+    tree = find_tree(repo or "main", environ)
+    if tree is None and repo:
+        raise UserError(f"REPO: {repo}: no checkout; give one: {VARIABLES[repo]}=/path")
+    if tree is None:
+        print(f"no FlagGems checkout at {DEFAULTS['main']}; using the sample tree", file=sys.stderr)
+    return ("samples", SAMPLES) if tree in (None, SAMPLES) else (repo or "main", tree)
+
+
 def find_commit(tree, environ):
     """The commit of a tree: git's, or FLAGGEMS_COMMIT for one that was copied without its .git; "" if unknown."""
     top = run_git(tree, "rev-parse", "--show-toplevel")
@@ -62,3 +77,7 @@ def run_git(tree, *words):
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+if __name__ == "__main__":
+    run_main(lambda argv: print(*choose_tree(argv[0] if argv else "", os.environ), sep="\t"))

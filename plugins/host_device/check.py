@@ -48,7 +48,8 @@ def list_checks(match, arch):
     for case in check_blocks.DTYPE_CASES:
         for dtype in check_operators.DTYPES:
             checks.append((case.__name__, name_dtype(dtype), lambda c=case, d=dtype: c(d), 1e-6))
-    checks.append(("seeds", "-", lambda: check_operators.check_seeds(flag_gems.use_gems), 0.0))
+    for name, run in (("seeds", check_operators.check_seeds), ("own_generator", check_operators.check_own_generator)):
+        checks.append((name, "-", lambda r=run: r(flag_gems.use_gems), 0.0))
     for name in check_operators.OPERATORS:
         for dtype in check_operators.DTYPES:
             run = lambda n=name, d=dtype: check_operators.run_operator(n, d, flag_gems.use_gems)  # noqa: E731

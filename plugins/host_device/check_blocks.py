@@ -177,7 +177,7 @@ def threads():
     return torch.stack(outs), torch.arange(4.0)[:, None].expand(4, 64)
 
 
-# Triton 3.8 took boundary_check, and with it this use of block pointers, out of the language.
+# Triton 3.9 took boundary_check, and with it this use of block pointers, out of the language.
 HAS_BOUNDARY_CHECK = "boundary_check" in inspect.signature(tl.load).parameters
 BLOCK_CASES = (scan_order, libdevice_calls, out_of_bounds, threads) + (block_pointer,) * HAS_BOUNDARY_CHECK
 DTYPE_CASES = (reduce_rows, cumsum_both_ways, dot_product, atomic_add)

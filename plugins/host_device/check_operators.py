@@ -147,3 +147,29 @@ def check_seeds(use_gems):
         bool(((first >= 0) & (first < 1)).all()),
     ]
     return torch.tensor(facts).float(), torch.ones(len(facts))
+
+
+def check_own_generator(use_gems):
+    """A generator that the caller made and seeded is honoured in the same way. Returns (facts, all ones)."""
+    generator = torch.Generator()
+
+    def draw(seed=None):
+        if seed is not None:
+            generator.manual_seed(seed)
+        with use_gems():
+            return poison(torch.empty(50)).uniform_(generator=generator)
+
+    first, second, again, other = draw(7), draw(), draw(7), draw(8)
+    state = generator.get_state()
+    before = draw()
+    generator.manual_seed(9)
+    generator.set_state(state)
+    after = draw()
+    facts = [
+        torch.equal(first, again),
+        not torch.equal(first, second),
+        not torch.equal(first, other),
+        torch.equal(before, after),
+        bool(((first >= 0) & (first < 1)).all()),
+    ]
+    return torch.tensor(facts).float(), torch.ones(len(facts))

@@ -13,7 +13,6 @@ import types
 from pathlib import Path
 
 import torch
-import triton
 
 from .versions import check_pair, find_gems_version
 
@@ -121,13 +120,6 @@ def allow_cpu_where(module):
     module.filter = lambda function, items: items
 
 
-def avoid_block_pointers(module):
-    """Triton 3.8 reworked block pointers: the code that FlagGems generates for them no longer compiles there. It has
-    a second form without them."""
-    if tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 8):
-        module.CODEGEN_COFIGS[module.vendors.NVIDIA].prefer_block_pointer = False
-
-
 def keep_mm_plain(module):
     """mm() has paths whose programs talk to each other: stream-K waits on locks that a later program opens (for ever,
     where programs run one after another), and newer versions read other blocks' cluster memory on Hopper."""
@@ -152,7 +144,6 @@ def accept_cpu_generators(module):
 
 MODULE_SHIMS = {
     "flag_gems.utils.random_utils": accept_cpu_generators,
-    "flag_gems.utils.codegen_config_utils": avoid_block_pointers,
     "flag_gems.ops.where": allow_cpu_where,
     "flag_gems.ops.mm": keep_mm_plain,
 }

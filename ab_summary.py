@@ -68,8 +68,8 @@ def begin(run, settings):
 
 
 def read_rounds(folder, rounds):
-    """{(op_name, dtype, mode, shape): {side: [ms per round or None]}} and the headers of all logs."""
-    table, headers = {}, []
+    """{(op_name, dtype, mode, shape): {side: [ms per round or None]}}, the same keys' (timer, cache), and all headers."""
+    table, methods, headers = {}, {}, []
     for side in SIDES:
         for number in range(1, rounds + 1):
             path = folder / f"round-{number}-{side}" / "run.log"
@@ -79,7 +79,9 @@ def read_rounds(folder, rounds):
                 key = (row.op_name, row.dtype, row.mode, row.shape)
                 times = table.setdefault(key, {s: [None] * rounds for s in SIDES})
                 times[side][number - 1] = row.latency_ms if row.status == "SUCCESS" else None
-    return table, headers
+                methods.setdefault(key, set()).add((row.timer or log.header.get("timer", ""),
+                                                    row.cache or log.header.get("cache", "")))
+    return table, methods, headers
 
 
 def read_correctness(folder, side):
@@ -109,21 +111,22 @@ def find_fault(folder, rounds, headers, correctness):
 def summarize_op(run, settings, op):
     """The rows of one operator, with p-values that are not corrected yet."""
     folder, rounds = run / settings["repo"] / op, int(settings["rounds"])
-    table, headers = read_rounds(folder, rounds)
+    table, methods, headers = read_rounds(folder, rounds)
     correctness = {side: read_correctness(folder, side) for side in SIDES}
     fault = find_fault(folder, rounds, headers, correctness)
     # In the last round both sides replay, so that each has compiled what it launches and nothing else.
     kernels = {side: read_cache(folder / f"round-{rounds}-{side}" / "cache" / "triton") for side in SIDES}
     code = compare_kernels(kernels["off"], kernels["on"])[0]
     converts = {side: sum(k.converts or 0 for k in kernels[side]) if kernels[side] else None for side in SIDES}
-    header = headers[0] if headers else {}
     for key, times in table.items() or {("", "", "", ""): {"off": [], "on": []}}.items():
         op_name, dtype, mode, shape = key
         result = verdict.compare_sides(times["off"], times["on"], float(settings["band"]))
-        if fault:
-            result = verdict.Comparison("invalid", fault, result.rounds)
+        used = sorted(methods.get(key, [("", "")]))
+        mixed = "timed by " + " and ".join(map(" ".join, used)) + ": not comparable" if len(used) > 1 else None
+        if fault or mixed:
+            result = verdict.Comparison("invalid", fault or mixed, result.rounds)
         medians = {s: statistics.median(t for t in times[s] if t) if any(times[s]) else None for s in SIDES}
-        yield AbRow(1, settings["repo"], op, dtype, mode, header.get("timer", ""), header.get("cache", ""),
+        yield AbRow(1, settings["repo"], op, dtype, mode, *used[0],
                     shape if op_name in (op, "") else f"{op_name}: {shape}", medians["off"], medians["on"], result.ratio,
                     result.low, result.high, result.mde, result.p_value, result.rounds, result.verdict, result.reason,
                     correctness["off"], correctness["on"], code, converts["off"], converts["on"]), result

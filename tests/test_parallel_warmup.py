@@ -306,3 +306,22 @@ def test_devices_of_two_kinds_are_not_merged():
     from parallel_warmup.merge import merge_records
     with pytest.raises(RecordError, match="shard 2: device: recorded with NVIDIA H100, this run has NVIDIA H200"):
         merge_records([make_record(0, []), make_record(1, [], device="NVIDIA H100")])
+
+
+# ---- what a shard does to a tuner
+
+def test_shards_begin_at_different_configs_and_try_them_all():
+    from parallel_warmup.sharding import Shard
+    prune = lambda tuner: ["a", "b", "c", "d", "e"]  # noqa: E731
+    assert [Shard(n, 2).rotate_configs(prune)(None) for n in (0, 1)] == [["a", "b", "c", "d", "e"], ["c", "d", "e", "a", "b"]]
+
+
+def test_a_tuners_trials_keep_their_timer_and_upstreams_call_once():
+    from parallel_warmup.sharding import Shard
+    shard, calls = Shard(0, 2), []
+    timer = shard.replace_timer(lambda fn, **options: "timed")
+    assert timer(lambda: calls.append("setup")) == "timed"  # nobody's column
+    shard.in_latency = 1
+    assert timer(lambda: calls.append("column"), warmup=1000) == 1.0 and calls == ["column"]
+    trial = shard.count_trials(lambda tuner: timer(lambda: None))
+    assert trial(None) == "timed"

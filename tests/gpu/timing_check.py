@@ -8,7 +8,8 @@ PARTS   spread   16 operators x 3 shapes, PROCESSES (6) fresh processes: graph a
         physics  abs 4096x4096: cold and warm by graph, by event and by the profiler; more and less rotation
         pace     seconds per column, from spread's samples; upstream's own defaults beside it
         warmup   mm, 16 shapes: sweep on two cards against one, and the serial run's latencies after both
-OUTPUT  OUT (default runs/timing-check)/: the runs, and report.txt, which is also printed
+OUTPUT  OUT (default runs/timing-check)/report.txt, which is also printed; the runs in OUT/<time>/, or, where OUT is
+        given, in /tmp/timing-check/<time>/
 EXIT    0 all held, 1 something did not
 """
 import os
@@ -158,8 +159,9 @@ def check_warmup(out, report):
 def main(parts):
     out = Path(os.environ.get("OUT") or ROOT / "runs/timing-check").resolve()
     out.mkdir(parents=True, exist_ok=True)
-    work = out if not os.environ.get("OUT") else Path("/tmp/timing-check")
-    work.mkdir(parents=True, exist_ok=True)
+    # The runs are large; OUT may be copied home. A directory per call: run_pytest.sh never writes into an old one.
+    work = (Path("/tmp/timing-check") if os.environ.get("OUT") else out) / time.strftime("%H%M%S")
+    work.mkdir(parents=True)
     report = Report(out / "report.txt")
     from timing_cases import check_cases, check_physics
     known = {"cases": check_cases, "physics": check_physics, "spread": check_spread, "pace": check_pace, "warmup": check_warmup}

@@ -11,9 +11,9 @@ Input     --pair 3.7.0:5.0.2   a pair to try, repeatable; default: the candidate
           --work DIR           where the environments and logs go, kept for the next time; default runs/host-matrix
           requirements/torch.txt and core.txt; pip's own settings (PIP_INDEX_URL, ...) are honoured
 Output    one line per pair, and plugins/host_device/passed.json:
-            triton   flag_gems                                 check   samples  verdict
-            3.6.0    5.0.2                                     ok      ok       passed
-            3.9.0    5.0.2                                     exit 1  exit 1   failed, see runs/host-matrix/3.9.0-5.0.2
+            triton   flag_gems                                  check   samples  verdict
+            3.6.0    5.0.2                                      ok      ok       passed
+            3.9.0    5.0.2                                      exit 1  exit 1   failed, see runs/host-matrix/3.9.0-5.0.2
 Exit      0 done, 1 a pair that was on the list fails now, 2 usage, 3 an environment could not be made.
 Needs     network for pip, about 1.5 GB of disk and 3 minutes per pair.
 """
@@ -150,7 +150,7 @@ def try_pair(triton, flag_gems, source, work):
     results = run_checks(python, folder, source)
     passed = all(status in (0, None) for status in results)
     verdict = "passed" if passed else f"failed, see {folder}"
-    print(f"{triton:<9}{flag_gems:<42}" + "".join(f"{describe(r):<8}" for r in results) + f" {verdict}", flush=True)
+    print(f"{triton:<9}{flag_gems:<42} " + "".join(f"{describe(r):<8}" for r in results) + f" {verdict}", flush=True)
     return passed
 
 
@@ -162,7 +162,7 @@ def main(argv):
         print(f"matrix.py: error: {error}", file=sys.stderr)
         return error.code
     now, lost = set(before), False
-    print(f"{'triton':<9}{'flag_gems':<42}{'check':<8}{'samples':<8} verdict")
+    print(f"{'triton':<9}{'flag_gems':<42} {'check':<8}{'samples':<8} verdict")
     for triton, flag_gems, source in list_pairs(arguments):
         try:
             passed = try_pair(triton, flag_gems, source, arguments.work)

@@ -11,9 +11,9 @@ SHELL       := /bin/bash
 .DEFAULT_GOAL := help
 Q := $(if $(V),,@)
 
-KNOBS := BAND CACHE DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FRESH GRACE_S HOST_MODE HOST_TARGET \
-         ITER_MS LEVEL MATCH MODE NEW OLD OPS OUT PARALLEL_WARMUP_GPUS PROCESSES PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_ROOT \
-         REPLAY_STRICT REPO RETRIES RETRY_PAUSE_S ROUNDS RUN RUNS SET SETTLE_S SHAPES SHARD SWITCH TESTS TIMEOUT TIMER TIMERS \
+KNOBS := BAND CACHE DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FLOOR FRESH GRACE_S HOST_MODE HOST_TARGET \
+         ITER_MS LEVEL MANIFEST MATCH MODE NEW OLD OPS OUT PARALLEL_WARMUP_GPUS PROCESSES PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_ROOT \
+         REPLAY_STRICT REPO RETRIES RETRY_PAUSE_S ROUNDS RUN RUNS SET SETTLE_S SHAPES SHARD SWITCH TASK TESTS TIMEOUT TIMER TIMERS \
          TREE TUNER_CACHE USE_FLAGTUNE V VALUES VENV WARMUP_MS
 given   := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
 unknown := $(filter-out $(KNOBS),$(given))
@@ -25,11 +25,11 @@ VENV ?= .venv
 PY   := $(abspath $(VENV))/bin/python
 ready := $(VENV)/.complete
 
-.PHONY: help setup screen ab aa summarize inventory inventory-diff shapes check-ops recheck-dismissed guards doctor host-check host-matrix bench test examples clean
+.PHONY: help setup screen ab aa prepare campaign verify rescope campaign-status campaign-explain summarize inventory inventory-diff shapes check-ops recheck-dismissed guards doctor host-check host-matrix bench test examples clean
 
 help:           ## this text
 	@echo "gemscreen: screens of FlagGems operators"; echo
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
 	@echo "knobs: $(KNOBS)" | fold -s -w 110
 	@echo "README.md says what each knob does."
 
@@ -46,6 +46,24 @@ ab: $(ready)      ## one environment switch, two values: SWITCH=NAME OPS=... [VA
 
 aa: $(ready)      ## this machine's noise: one op, many fresh processes, all timers: OPS=... [PROCESSES=6] [TIMERS=graph,do_bench]
 	$(Q)$(PY) aa_study.py
+
+prepare: $(ready) ## freeze a campaign: MANIFEST=campaign/manifests/host_rlc.yaml
+	$(Q)$(PY) campaign/prepare.py "$(MANIFEST)"
+
+campaign: $(ready) ## run a campaign to its seal: MANIFEST=, DEVICES=; RUN= goes on with one that was killed
+	$(Q)PYTHON=$(PY) $(PY) campaign/run.py
+
+verify: $(ready)  ## check a sealed campaign, every file and every verdict: RUN=
+	$(Q)$(PY) campaign/verify.py "$(or $(RUN),runs/latest-campaign)"
+
+rescope: $(ready) ## judge a sealed campaign at another floor: RUN= [FLOOR=], without FLOOR all floors are listed
+	$(Q)$(PY) campaign/rescope.py "$(or $(RUN),runs/latest-campaign)" $(if $(FLOOR),--floor $(FLOOR),--all-floors) $(if $(OUT),--out $(OUT))
+
+campaign-status: $(ready) ## how far a campaign is: RUN= (default the newest)
+	$(Q)$(PY) campaign/report.py status
+
+campaign-explain: $(ready) ## the evidence of one verdict, and how to run its cell again: TASK= [RUN=]
+	$(Q)$(PY) campaign/report.py explain
 
 summarize: $(ready) ## read a screen's logs again: RUN= (default runs/latest-screen), OUT= for another place
 	$(Q)$(PY) batch_summary.py $(if $(RUN),$(RUN),runs/latest-screen) $(if $(OUT),--out $(OUT))

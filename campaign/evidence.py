@@ -1,0 +1,228 @@
+"""evidence.py - what the files of a run say, as the facts that classify.py and timing.py take.
+
+    tasks = read_run(run, frozen)                      {task: TaskData}, everything read once
+    scope_facts(tasks["rand"], floor)                  TaskFacts at a floor
+    read_times(tasks["rand"])                          Times: {(round, replicate): {row: {cell: ms}}}, or why there are none
+
+The files count, not the markers: exit.json, tests.jsonl, run.log, index.tsv and the dumps are read again each time, so
+that verify.py recomputes all of it. A marker only says which attempt counts, and that a step was stopped at its limit.
+
+Requirements: the standard library, pydantic (the manifest). Limits: broken content never raises; it becomes a fact.
+"""
+import json
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from campaign.classify import CELLS, CellFacts, TaskFacts
+from campaign.device_state import is_throttled
+from campaign.layout import Step, attempt_dir, step_dir
+from campaign.topology import read_cell, scope_cell
+from campaign.worker import describe_end
+from common.runlog import parse_runlog
+from common.state import read_json, read_marker, sha256_json
+
+REPLAY = re.compile(r"^AUTOTUNE_REPLAY (\w+): used=\d+ unused=\d+ missed=(\d+) fallback=(\d+) dropped=(\d+)", re.M)
+PART = re.compile(r"([ab])(\d+)")
+
+
+@dataclass(frozen=True)
+class StepData:
+    """One benchmark step, read. `rows`: {row: (ms or None, timer, cache)} in the table's order."""
+    status: str
+    detail: str
+    cell: object = None
+    replay: str = ""
+    rows: dict = field(default_factory=dict)
+    is_throttled: bool = False
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """One task, read. `steps`: {(part, cell): StepData} of those that have a marker."""
+    task: str
+    steps: dict
+    correctness: dict
+    proof: dict
+    has_times: bool
+    replicates: int
+
+
+@dataclass(frozen=True)
+class Times:
+    """`state`: none, no-b, invalid, ok, as in classify.Timing; `pairs` as in timing.py (empty if invalid)."""
+    state: str
+    detail: str
+    pairs: dict
+
+
+def read_run(run, frozen):
+    """{task: TaskData} in the manifest's order."""
+    manifest = frozen.manifest
+    return {w.task: TaskData(w.task, read_steps(run, w.task), read_correctness(run, w.task, manifest.proof.log),
+                             manifest.proof.index, manifest.has_times, manifest.replicates) for w in manifest.workloads}
+
+
+def read_steps(run, task):
+    folder = step_dir(run, Step(task, "x", "x")).parent.parent
+    parts = sorted(path.name for path in folder.iterdir() if PART.fullmatch(path.name)) if folder.is_dir() else []
+    found = {(part, cell): read_step(run, Step(task, part, cell)) for part in parts for cell in CELLS}
+    return {key: data for key, data in found.items() if data is not None}
+
+
+def read_step(run, step):
+    """StepData, or None without a marker."""
+    marker = read_marker(step_dir(run, step))
+    if marker is None or not isinstance(marker.get("attempt"), int):
+        return None
+    status, detail = read_status(run, step, marker)
+    if status != "ok":
+        return StepData(status, detail)
+    run_dir = attempt_dir(run, step, marker)
+    text = (run_dir / "run.log").read_text(encoding="utf-8", errors="replace")
+    return StepData(status, detail, read_cell(run_dir), find_replay_fault(run_dir, text, step.is_recording),
+                    list_rows(parse_runlog(text)), any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")))
+
+
+def read_status(run, step, marker):
+    """(status, detail) from the files of the attempt; a marker that says otherwise is broken evidence."""
+    run_dir = attempt_dir(run, step, marker)
+    if marker["status"] == "timeout":
+        return "timeout", marker.get("detail", "")
+    status, detail = describe_end(run_dir)
+    if status == "ok" and not (run_dir / "run.log").is_file():
+        return "crashed", "run.log is missing"
+    if status != marker["status"]:
+        return "crashed", f"its marker says {marker['status']}, its files say {status}"
+    return status, detail
+
+
+def find_replay_fault(run_dir, text, is_recording):
+    """"" if the step recorded (off) or used the record in every launch."""
+    record = read_json(run_dir / "autotune.json")
+    if not isinstance(record, dict):
+        return "autotune.json is missing or broken"
+    if is_recording:
+        return ""
+    found = REPLAY.findall(text)
+    for kind, *counts in found:
+        if any(int(count) for count in counts):
+            return f"{kind}: missed={counts[0]} fallback={counts[1]} dropped={counts[2]}"
+    return "run.log says nothing of the replay" if record.get("entries") and not found else ""
+
+
+def list_rows(log):
+    rows, seen = {}, Counter()
+    for row in log.rows:
+        name = f"{row.op_name} {row.dtype} {row.shape}"
+        seen[name] += 1
+        name = name if seen[name] == 1 else f"{name} #{seen[name]}"
+        ms = row.latency_ms if row.status == "SUCCESS" else None
+        rows[name] = (ms if ms is not None and math.isfinite(ms) and ms > 0 else None, row.timer, row.cache)
+    return rows
+
+
+# Correctness -------------------------------------------------------------------------------------------------------
+
+
+def read_correctness(run, task, patterns):
+    """{cell: "passed", "failed", or what is wrong}."""
+    found, passed = {}, {}
+    for cell in CELLS:
+        found[cell], passed[cell] = read_tests(run, Step(task, "tests", cell), patterns.get(cell))
+    for cell in CELLS[1:]:
+        if found[cell] == found["off"] == "passed" and passed[cell] != passed["off"]:
+            odd = min(passed[cell] ^ passed["off"])
+            found[cell] = f"did not pass the same tests as off: {odd}"
+    return found
+
+
+def read_tests(run, step, pattern):
+    """(outcome, the nodes that passed) of a correctness step."""
+    marker = read_marker(step_dir(run, step))
+    if marker is None or not isinstance(marker.get("attempt"), int):
+        return "not run", frozenset()
+    status, detail = read_status(run, step, marker)
+    run_dir = attempt_dir(run, step, marker)
+    passed = list_passed(run_dir / "tests.jsonl")
+    if status == "failed" and (read_json(run_dir / "exit.json") or {}).get("pytest_exit") == 1:
+        return "failed", passed
+    if status != "ok":
+        return f"{status}: {detail}", passed
+    if not passed:
+        return "no test passed or failed: all were skipped", passed
+    if pattern and not re.search(pattern, (run_dir / "run.log").read_text(encoding="utf-8", errors="replace")):
+        return "run.log does not show that this cell's compiler was used", passed
+    return "passed", passed
+
+
+def list_passed(path):
+    try:
+        tests = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
+        return frozenset(test["node"] for test in tests if test["outcome"] == "passed")
+    except (OSError, ValueError, KeyError, TypeError):
+        return frozenset()
+
+
+# Facts at a floor --------------------------------------------------------------------------------------------------
+
+
+def scope_facts(data, floor):
+    """TaskFacts of a task: its cells in round a, first replicate, at `floor`."""
+    cells = {cell: scope_step(data.steps[("a1", cell)], floor, data.proof.get(cell)) for cell in CELLS if ("a1", cell) in data.steps}
+    return TaskFacts(data.task, cells, data.correctness)
+
+
+def scope_step(step, floor, pattern):
+    if step.cell is None:
+        return CellFacts(step.status, step.detail)
+    scope = scope_cell(step.cell, floor)
+    return CellFacts(step.status, step.detail, step.cell.errors, tuple(sorted((v.kernel, v.runs) for v in scope.included)),
+                     scope.converts.static, scope.unscoped.static, len(scope.excluded), sha256_json(sorted(scope.code)),
+                     sha256_json(sorted(scope.binaries)), frozenset(v.hash for v in step.cell.variants),
+                     not pattern or all(re.search(pattern, v.switch) for v in step.cell.variants), step.replay)
+
+
+# Times -------------------------------------------------------------------------------------------------------------
+
+
+def read_times(data):
+    """Times of a task. Its benchmark needs every row, in every cell of a process, timed in the same way."""
+    if not data.has_times:
+        return Times("none", "", {})
+    parts = sorted({part for part, _ in data.steps})
+    pairs = {}
+    for part in parts:
+        problem = find_time_problem(data, part)
+        if problem:
+            return Times("invalid", f"{part}: {problem}", {})
+        round_, replicate = PART.fullmatch(part).groups()
+        rows = [data.steps[part, cell].rows for cell in CELLS]
+        pairs[round_, int(replicate)] = {name: dict(zip(CELLS, (each[name][0] for each in rows))) for name in rows[0]}
+    expected = {(round_, number) for round_ in "ab" for number in range(1, data.replicates + 1)}
+    return Times("ok" if expected <= pairs.keys() else "no-b", "", pairs)
+
+
+def find_time_problem(data, part):
+    """What makes the times of one round and replicate worthless, or ""."""
+    steps = {cell: data.steps.get((part, cell)) for cell in CELLS}
+    for cell, step in steps.items():
+        if step is None or step.status != "ok":
+            return f"{cell} is {'missing' if step is None else step.status}"
+        if step.replay or step.cell.errors:
+            return f"{cell}: {step.replay or step.cell.errors[0]}"
+        if step.is_throttled:
+            return f"{cell}: the device was throttled"
+        first = data.steps.get(("a1", cell))
+        if first and first.cell and scope_cell(first.cell, 0).code != scope_cell(step.cell, 0).code:
+            return f"{cell} compiled other code than in a1"
+        if not step.rows or step.rows.keys() != steps["off"].rows.keys():
+            return f"{cell} has no rows, or other rows than off"
+        for name, (ms, *method) in step.rows.items():
+            if ms is None or method[1] == "host":
+                return f"{cell}: {name}: no time"
+            if method != list(steps["off"].rows[name][1:]):
+                return f"{cell}: {name}: timed by {' '.join(method)}, off by {' '.join(steps['off'].rows[name][1:])}"
+    return ""

@@ -1,0 +1,147 @@
+"""preflight.py - what a campaign refuses to start on. Each check has a name, and says it when it refuses.
+
+    run_checks(context)      prints `check NAME: ok` for each; UserError "check NAME: what is wrong; mend" at the first
+
+    run-unsealed       the run root, or a directory above it, is a sealed run
+    frozen-unchanged   a file of the frozen directory changed (exit 4)
+    tools-unchanged    the driver, run_pytest.sh, a plugin or the inventory is not what was frozen (exit 4)
+    source-commit      the tree is not at the manifest's commit
+    source-clean       the tree differs from its commit
+    targets-resolved   a benchmark or test node of the frozen matrix is not in the tree
+    versions           a package is missing or of another version than the manifest says
+    switch-unset       a switch variable is set in the caller's environment
+    caches-cold        the caller's environment names a compile or tuner cache that is not empty
+    device-single      not exactly one device is selected, or one of another vendor
+    device-present     its product name is not the manifest's
+    device-free        another process is on it
+"""
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign import prepare
+from campaign.device_state import list_users
+from campaign.layout import is_sealed
+from common.errors import INTEGRITY, REFUSED, UserError
+from common.inputs import read_versions
+from common.inventory import inventory_path
+from common.state import read_json, sha256_file
+from common.trees import ROOT, find_commit, run_git
+
+CACHES = ("TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the checks look at. `devices` are those selected, `facts` describe the first."""
+    run: Path
+    frozen: object
+    tree: Path
+    devices: list
+    facts: dict
+    python: str
+    environ: dict
+
+
+def run_checks(context):
+    for name, check in CHECKS.items():
+        problem, *code = check(context) or (None,)
+        if problem:
+            raise UserError(f"check {name}: {problem}", code[0] if code else REFUSED)
+        print(f"check {name}: ok", flush=True)
+
+
+def check_unsealed(context):
+    if is_sealed(context.run):
+        return f"{context.run}: is sealed, or lies in a sealed run; name another: RUN=runs/NAME",
+
+
+def check_frozen(context):
+    changes = prepare.find_changed(context.frozen.path)
+    if changes:
+        return f"{context.frozen.path}: {'; '.join(changes)}; prepare again and start a new run", INTEGRITY
+
+
+def check_tools(context):
+    now = prepare.digest_tools()
+    changed = sorted(name for name in now.keys() | context.frozen.tools.keys() if now.get(name) != context.frozen.tools.get(name))
+    inventory = inventory_path(ROOT, context.frozen.manifest.source.repo)
+    if sha256_file(inventory) != read_json(context.frozen.path / "tools.json")["inventory"]:
+        changed.append(str(inventory))
+    if changed:
+        return f"{changed[0]}: is not what was frozen ({len(changed)} such files); prepare again and start a new run", INTEGRITY
+
+
+def check_commit(context):
+    wanted = context.frozen.manifest.source.commit
+    found = find_commit(context.tree, context.environ)
+    if wanted and found != wanted:
+        return (f"{context.tree}: is at {found or 'an unknown commit'}, the manifest says {wanted}; check that commit out, or set "
+                f"FLAGGEMS_COMMIT for a copy without .git"),
+
+
+def check_clean(context):
+    top = run_git(context.tree, "rev-parse", "--show-toplevel")
+    if not context.frozen.manifest.source.commit or not top or Path(top).resolve() != context.tree.resolve():
+        return None  # the sample tree's state is the run's own tools; a copy without .git cannot be asked
+    changes = (run_git(context.tree, "status", "--porcelain") or "").splitlines()
+    if changes:
+        return f"{context.tree}: {changes[0].strip()} and {len(changes) - 1} more differ from its commit; commit or stash them",
+
+
+def check_targets(context):
+    defined = {}
+    for task, target in context.frozen.tasks.items():
+        for node in (*target["benchmark"], *target["tests"]):
+            if not prepare.is_defined(context.tree, node, defined):
+                return f"{task}: {node}: is not in {context.tree}; correct the manifest and prepare again",
+
+
+def check_versions(context):
+    found = read_versions(context.python, context.environ)
+    for package, wanted in context.frozen.manifest.versions.items():
+        if not re.fullmatch(re.escape(wanted) + r"(\+.*)?", found.get(package, "")):
+            return f"{package}: {found.get(package, 'not installed')} in {context.python}, the manifest says {wanted}; install it",
+
+
+def check_switch(context):
+    for name in context.frozen.manifest.switches:
+        if name in context.environ:
+            return f"{name}={context.environ[name]}: is set in the environment; unset it, the cells set it themselves",
+
+
+def check_caches(context):
+    for name in CACHES:
+        folder = context.environ.get(name)
+        if folder and os.path.isdir(folder) and os.listdir(folder):
+            return f"{name}={folder}: is not empty; unset it, every process gets an empty cache of its own",
+
+
+def check_single(context):
+    vendor = context.frozen.manifest.device.vendor
+    if [device.vendor for device in context.devices] != [vendor]:
+        names = ", ".join(f"{device.name} ({device.vendor})" for device in context.devices)
+        return f"DEVICES: {names or 'none'}: the manifest wants one device of {vendor}; name it: DEVICES=0",
+
+
+def check_present(context):
+    wanted, found = context.frozen.manifest.device.product, context.facts.get("name")
+    if found is None:
+        print(f"check device-present: {context.devices[0].name}: this vendor's tools cannot be asked; its name goes unchecked")
+    elif not re.search(wanted, found):
+        return f"{context.devices[0].name}: is {found}, the manifest says {wanted}; choose another device",
+
+
+def check_free(context):
+    users = list_users(context.devices[0], context.environ)
+    if users is None:
+        print(f"check device-free: {context.devices[0].name}: this vendor's tools cannot be asked; other users go unseen")
+    elif users:
+        return f"{context.devices[0].name}: is in use by process {', '.join(users)}; wait for it, or choose another device",
+
+
+CHECKS = {"run-unsealed": check_unsealed, "frozen-unchanged": check_frozen, "tools-unchanged": check_tools,
+          "source-commit": check_commit, "source-clean": check_clean, "targets-resolved": check_targets,
+          "versions": check_versions, "switch-unset": check_switch, "caches-cold": check_caches,
+          "device-single": check_single, "device-present": check_present, "device-free": check_free}

@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+"""run.py - run a campaign to its seal, or go on with one that was interrupted.
+
+USAGE    campaign/run.py MANIFEST [--run DIR]       make campaign MANIFEST=campaign/manifests/host_rlc.yaml [RUN=runs/NAME]
+         campaign/run.py --run DIR                  make campaign RUN=runs/NAME: goes on where it was killed
+INPUT    The manifest is frozen first (prepare.py); DEVICES or the vendor's variable selects the one device; PYTHON.
+OUTPUT   DIR (default runs/<name>-<UTC stamp>), sealed at its end: receipt.json, matrix.csv, rows.csv, report.md, FILES,
+         SHA256SUMS, and the evidence of each step (layout.py). On stdout each check, each step as it ends, the headline.
+ORDER    canaries: correctness, round a; a canary that does not show what it must stops the campaign
+         all other correctness runs (`jobs` at once), then round a, task by task
+         round b, for the tasks whose code above the floor differs between off and candidate
+         Whatever is timed runs alone. A step with a marker of the same inputs is not run again.
+EXIT     0 sealed; 1 sealed, and a task is F or R, or a canary failed (not sealed); 2 usage; 3 a check refused, named;
+         4 a digest does not match; 130 interrupted: children are ended first, the same command goes on.
+NEEDS    PyYAML, pydantic, scipy where there are times. torch only in the children.
+"""
+import argparse
+import contextlib
+import os
+import platform
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from campaign import layout, prepare, preflight, seal
+from campaign.device_state import describe_device, is_throttled
+from campaign.evidence import read_run, scope_facts
+from campaign.matrix import count_classes
+from campaign.worker import RunningStep, Session, is_done
+from common.devices import select_devices
+from common.errors import BAD_RESULT, USAGE, UserError, run_main
+from common.process import end_tagged
+from common.state import claim_directory, hold_lock, link_latest, read_json, read_marker, utc_now, utc_stamp, write_json_atomic
+from common.trees import ROOT, find_commit
+
+POLL_S = 0.05
+THROTTLE_RETRIES = 1  # of a timed step; then its times are invalid, and that is what is reported
+
+
+# Where, with what --------------------------------------------------------------------------------------------------
+
+
+def choose_run(options, environ):
+    """(run directory, Frozen): a new one, or that of a campaign which is to go on."""
+    if options.run and read_json(options.run / layout.CAMPAIGN):
+        frozen = layout.read_frozen(options.run / layout.FROZEN)
+        if options.manifest and prepare.freeze(options.manifest, environ, options.frozen).name != name_frozen(frozen):
+            raise UserError(f"{options.run}: was started with another manifest, tree or tools; go on without MANIFEST, or name "
+                            f"another run: RUN=runs/NAME")
+        return options.run, frozen
+    if not options.manifest:
+        raise UserError("MANIFEST: not set; give one, as MANIFEST=campaign/manifests/host_rlc.yaml"
+                        + (f" ({options.run} is no campaign to go on with)" if options.run else ""), USAGE)
+    frozen = layout.read_frozen(prepare.freeze(options.manifest, environ, options.frozen))
+    return options.run or environ_runs(environ) / f"{frozen.manifest.name}-{utc_stamp()}", frozen
+
+
+def name_frozen(frozen):
+    return f"{frozen.manifest.name}-{frozen.digest[:12]}"
+
+
+def environ_runs(environ):
+    return Path(environ.get("RUNS") or ROOT / "runs")
+
+
+def find_python(environ):
+    named = environ.get("PYTHON") or next((str(path) for path in [ROOT / ".venv/bin/python"] if path.exists()), sys.executable)
+    found = shutil.which(named)
+    if found is None:
+        raise UserError(f"PYTHON: {named}: not found; give another, or let `make setup` make one")
+    return str(Path(found).absolute())
+
+
+def find_run_pytest(environ):
+    path = Path(environ.get("RUN_PYTEST") or ROOT / "run_pytest.sh").absolute()
+    if not os.access(path, os.X_OK):
+        raise UserError(f"RUN_PYTEST: {path}: is no executable file; `chmod +x` it or name another")
+    return path
+
+
+def start_run(run, frozen, context):
+    """The run's directory with its own copy of the frozen one and campaign.json, which is written last; its run id."""
+    known = read_json(run / layout.CAMPAIGN)
+    if known:
+        refuse_other_device(known, context)
+        return known["run_id"]
+    if run.exists() and any(run.iterdir()):
+        if set(path.name for path in run.iterdir()) - {layout.FROZEN}:
+            raise UserError(f"{run}: is not empty and no campaign; name another: RUN=runs/NAME")
+        shutil.rmtree(run)
+    run = run if run.exists() else claim_directory(run)
+    shutil.copytree(frozen.path, run / layout.FROZEN)
+    run_id = f"{frozen.manifest.name}-{os.urandom(6).hex()}"
+    write_json_atomic(run / layout.CAMPAIGN, {
+        "schema": layout.SCHEMA, "run_id": run_id, "frozen": name_frozen(frozen), "started": utc_now(),
+        "device": context.devices[0].name, "device_start": context.facts, "host": platform.node(), "kernel": platform.release(),
+        "source": {"repo": frozen.manifest.source.repo, "tree": str(context.tree), "commit": find_commit(context.tree, context.environ)},
+        "project_commit": find_commit(ROOT, context.environ), "versions": preflight.read_versions(context.python, context.environ)})
+    return run_id
+
+
+def refuse_other_device(known, context):
+    """A campaign has one physical device: it goes on only there."""
+    for what, before, now in (("device", known["device"], context.devices[0].name),
+                              ("uuid", known["device_start"].get("uuid"), context.facts.get("uuid"))):
+        if before != now:
+            raise UserError(f"check device-present: {what} is {now}, the campaign was started on {before}; select that device", 3)
+
+
+# Steps -------------------------------------------------------------------------------------------------------------
+
+
+def run_steps(session, steps, jobs=1):
+    """Run those of `steps` that are not done, at most `jobs` at once, in their order. All of them end before an error
+    or an interrupt goes on."""
+    waiting, running = list(steps), []
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                step = waiting.pop(0)
+                if can_run(session, step):
+                    running.append(RunningStep(session, step))
+            for each in [each for each in running if each.advance(time.monotonic())]:
+                running.remove(each)
+                report_step(session, each.step)
+            time.sleep(POLL_S if running else 0)
+    except BaseException:
+        stop_all(running)
+        raise
+
+
+def stop_all(running):
+    for each in running:
+        each.end(time.monotonic())
+    while not all([each.advance(time.monotonic()) for each in running]):
+        time.sleep(POLL_S)
+
+
+def can_run(session, step):
+    """False for a step that is done, and for a replay whose recording did not end well: its task is X already."""
+    if is_done(session, step):
+        return False
+    if step.is_tests or step.is_recording:
+        return True
+    return (read_marker(layout.step_dir(session.run, step.recording)) or {}).get("status") == "ok"
+
+
+def report_step(session, step):
+    marker = read_marker(layout.step_dir(session.run, step)) or {}
+    print(f"{utc_now()} {step.name}: {marker.get('status', 'stopped')} {marker.get('detail', '')}".rstrip()
+          + f" ({marker.get('seconds', 0)} s)", flush=True)
+
+
+def run_round(session, task, round_):
+    """One round of one task; a timed step on a throttled device is run once more."""
+    steps = layout.list_round(task, round_, session.frozen.manifest.replicates)
+    if not session.frozen.manifest.has_times:
+        run_steps(session, [step for step in steps if step.is_recording])
+        run_steps(session, [step for step in steps if not step.is_recording], session.frozen.manifest.jobs)
+        return
+    for step in steps:
+        run_steps(session, [step])
+        marker = read_marker(layout.step_dir(session.run, step))
+        if marker and marker["attempt"] <= THROTTLE_RETRIES and (
+                is_throttled(marker["device_before"]) or is_throttled(marker["device_after"])):
+            print(f"{step.name}: the device was throttled; once more", flush=True)
+            (layout.step_dir(session.run, step) / ".complete").unlink()
+            run_steps(session, [step])
+
+
+# The campaign ------------------------------------------------------------------------------------------------------
+
+
+def run_campaign(session):
+    """All steps in their order. UserError with BAD_RESULT for a canary that does not show what it must."""
+    manifest = session.frozen.manifest
+    canaries = [w.task for w in manifest.workloads if w.canary]
+    others = [w.task for w in manifest.workloads if not w.canary]
+    run_steps(session, [step for task in canaries for step in layout.list_tests(task)], manifest.jobs)
+    for task in canaries:
+        run_round(session, task, "a")
+    check_canaries(session, canaries)
+    run_steps(session, [step for task in others for step in layout.list_tests(task)], manifest.jobs)
+    for task in others:
+        run_round(session, task, "a")
+    if manifest.has_times:
+        for task in list_changed(session):
+            run_round(session, task, "b")
+
+
+def check_canaries(session, canaries):
+    tasks = read_run(session.run, session.frozen)
+    for task in canaries:
+        wanted = session.frozen.tasks[task]["canary"]
+        problem = judge_canary(scope_facts(tasks[task], session.frozen.manifest.measured_launch_floor), wanted)
+        if problem:
+            raise UserError(f"canary {task}: {problem}; the campaign stops, its evidence is in "
+                            f"{layout.step_dir(session.run, layout.Step(task, 'a1', 'off')).parent.parent}", BAD_RESULT)
+        print(f"canary {task}: {wanted}, as it must be", flush=True)
+
+
+def judge_canary(facts, wanted):
+    """What is wrong with a canary, or ""."""
+    from campaign.classify import find_broken_evidence, find_failure
+    broken = find_broken_evidence(facts) or find_failure(facts)
+    if broken:
+        return f"{broken[0]} {broken[1]}".strip()
+    counts = f"{facts.cell('off').converts} converts with off, {facts.cell('candidate').converts} with the candidate"
+    if wanted == "reduction" and not facts.has_reduction:
+        return f"must show a reduction, and has {counts}: the switch did not engage"
+    if wanted == "identical" and facts.is_changed:
+        return f"must have the same code with the candidate, and has other code ({counts})"
+    return ""
+
+
+def list_changed(session):
+    """The tasks whose code above the floor differs between off and candidate: all that a time could decide."""
+    tasks = read_run(session.run, session.frozen)
+    facts = {task: scope_facts(data, session.frozen.manifest.measured_launch_floor) for task, data in tasks.items()}
+    return [task for task, each in facts.items() if each.cell("off").status == each.cell("candidate").status == "ok" and each.is_changed]
+
+
+@contextlib.contextmanager
+def hold_device(device):
+    """The machine-wide lock of a physical device; the host device is nobody's."""
+    if device.is_host:
+        yield
+        return
+    name = re.sub(r"\W", "_", f"{device.vendor}-{device.name}")
+    with hold_lock(Path(tempfile.gettempdir()) / f"gemscreen-device-{name}.lock", f"check device-lock: device {device.name}"):
+        yield
+
+
+def interrupt(number, frame):
+    raise KeyboardInterrupt
+
+
+def main(argv):
+    parser = argparse.ArgumentParser(prog="run.py", description="run a campaign to its seal")
+    parser.add_argument("manifest", nargs="?", type=Path, default=os.environ.get("MANIFEST") or None)
+    parser.add_argument("--run", type=Path, default=os.environ.get("RUN") or None)
+    parser.add_argument("--frozen", type=Path, default=layout.FROZEN_ROOT, help="where frozen directories are kept")
+    options = parser.parse_args(argv)
+    signal.signal(signal.SIGTERM, interrupt)
+    environ, python = dict(os.environ), find_python(os.environ)
+    run, frozen = choose_run(options, environ)
+    run = Path(run).absolute()
+    manifest = frozen.manifest
+    if manifest.device.vendor == "host":
+        environ.setdefault("HOST_TARGET", "cuda:90")
+    devices = select_devices(environ, python)[:1 if manifest.device.vendor == "host" else None]
+    context = preflight.Context(run, frozen, prepare.find_manifest_tree(manifest, environ), devices,
+                                describe_device(devices[0], environ) if devices else {}, python, environ)
+    run.parent.mkdir(parents=True, exist_ok=True)
+    lock = run.with_name(f"{run.name}.lock")
+    with hold_lock(lock, f"campaign {run}"), hold_device(devices[0]):
+        preflight.run_checks(context)
+        run_id = start_run(run, frozen, context)
+        end_tagged(run_id)
+        frozen = layout.read_frozen(run / layout.FROZEN)
+        session = Session(run, run_id, frozen, context.tree, devices[0], python, find_run_pytest(environ), environ,
+                          lambda: describe_device(devices[0], environ))
+        print(f"run: {run}", flush=True)
+        run_campaign(session)
+        judgement, digest = seal.seal_run(run, frozen, describe_device(devices[0], environ))
+        lock.unlink(missing_ok=True)
+    link_latest(run.parent / "latest-campaign", run)
+    print(f"sealed: {run}\nSHA256SUMS {digest}\n" + " ".join(f"{k}={n}" for k, n in count_classes(judgement.verdicts.values()).items()))
+    return BAD_RESULT if any(v.klass in "FR" for v in judgement.verdicts.values()) else 0
+
+
+if __name__ == "__main__":
+    run_main(main)

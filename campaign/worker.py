@@ -1,0 +1,170 @@
+"""worker.py - one step of a campaign: one fresh process group through run_pytest.sh, and a marker of how it ended.
+
+    <step>/attempts/<n>/    claimed by run_pytest.sh: run.log, exit.json, tests.jsonl, index.tsv, ir/, autotune.json
+    <step>/command.txt      the exact command, to be pasted into a shell at the project's root
+    <step>/driver.log       what run_pytest.sh said
+    <step>/.complete        {"status": "ok", "attempt": 1, "seconds": 9.1, "inputs_sha256": ..., "device_before": {...}, ...}
+    status   ok | failed | crashed | timeout         an interrupted or killed step has no marker, and is run again
+
+Every process has empty compile and tuner caches of its own (TUNER_CACHE=isolated), which is stricter than one per cell:
+no cell can be served another's kernels. They are removed afterwards; the dumps in ir/ are what stays.
+
+Requirements: Linux; torch only in the child.
+"""
+import shlex
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from campaign.layout import SHAPES, attempt_dir, step_dir
+from common.devices import apply_changes, child_environment
+from common.errors import REFUSED, UserError
+from common.inputs import list_knobs
+from common.process import Child
+from common.state import read_json, read_marker, sha256_file, sha256_json, utc_now, write_marker, write_text_atomic
+from common.trees import ROOT, VARIABLES
+
+GRACE_S = 10.0
+# Of the caller's environment these never reach a step: they would change what is run.
+UNSET = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR", "FLAGGEMS_DB_URL", "RUN_DIR", "REPLAY_FROM",
+         "SHAPES", "DEVICE", "HOST_TARGET", "ATTEMPT", "FALLBACK", "IR_META", "RUN_PYTEST", "DEVICES")
+
+
+@dataclass(frozen=True)
+class Session:
+    """What all steps of a run share. `probe`: a function that describes the device's state now."""
+    run: Path
+    run_id: str
+    frozen: object
+    tree: Path
+    device: object
+    python: str
+    run_pytest: Path
+    environ: dict
+    probe: object
+
+
+def list_settings(session, step):
+    """{variable: value} that makes the step what it is; all else is the caller's environment without knobs."""
+    manifest, task = session.frozen.manifest, session.frozen.tasks[step.task]
+    timing = manifest.timing
+    settings = {"REPO": manifest.source.repo, "PYTHON": session.python, "TUNER_CACHE": "isolated", "DTYPES": ",".join(task["dtypes"]),
+                "DEVICE": session.device.name}
+    if manifest.source.repo in VARIABLES:
+        settings[VARIABLES[manifest.source.repo]] = str(session.tree)
+    if step.is_tests:
+        words = [*manifest.correctness_options.split(), *(["-k", task["k"]] if task["k"] else [])]
+        settings |= {"SUITE": "tests", "PYTEST_EXTRA": " ".join(words)}
+    else:
+        settings |= {"SUITE": "benchmark", "IR_META": "1", "MODE": "kernel", "LEVEL": timing.level, "CHECK_SHAPES": "0"}
+        if manifest.has_times:
+            settings |= {"TIMER": timing.timer, "CACHE": timing.cache}
+        settings |= {name: str(value) for name, value in (("WARMUP_MS", timing.warmup_ms), ("ITER_MS", timing.iter_ms)) if value}
+        if (session.run / "frozen" / SHAPES).exists():
+            settings["SHAPES"] = str(session.run / "frozen" / SHAPES)
+        if not step.is_recording:
+            settings |= {"REPLAY_STRICT": "1", "REPLAY_FROM": find_record(session.run, step)}
+    return {**settings, **manifest.environment, **manifest.cells[step.cell], **task["environment"]}
+
+
+def find_record(run, step):
+    """The run directory that holds the configs to replay. "" where off has none: the step then cannot run."""
+    marker = read_marker(step_dir(run, step.recording))
+    return str(attempt_dir(run, step.recording, marker)) if marker else ""
+
+
+def list_nodes(session, step):
+    task = session.frozen.tasks[step.task]
+    return task["tests"] if step.is_tests else task["benchmark"]
+
+
+def digest_inputs(session, step):
+    """Digest of all that decides the step: the frozen campaign, its settings and nodes, and the record it replays."""
+    settings = list_settings(session, step)
+    record = Path(settings.get("REPLAY_FROM") or "/nonexistent") / "autotune.json"
+    return sha256_json([session.frozen.digest, settings, list_nodes(session, step), session.device.name,
+                        sha256_file(record) if record.is_file() else None])
+
+
+def is_done(session, step):
+    """True if the step's marker is there and of these inputs."""
+    marker = read_marker(step_dir(session.run, step))
+    return marker is not None and marker["inputs_sha256"] == digest_inputs(session, step)
+
+
+def make_environment(session, settings):
+    """The child's whole environment: no knob of the caller's reaches it."""
+    kept = {name: value for name, value in session.environ.items() if name not in UNSET and name not in list_knobs()}
+    kept |= apply_changes({}, child_environment(session.device, kept, session.frozen.manifest.jobs))
+    return {**kept, **settings}
+
+
+def write_command(session, step, settings):
+    """command.txt: the step by hand, with a run directory of its own."""
+    shown = {**apply_changes({}, child_environment(session.device, {}, 1)), **settings, "RUN_DIR": "/tmp/one-cell"}
+    words = [f"{name}={shlex.quote(value)}" for name, value in sorted(shown.items())]
+    command = ["./run_pytest.sh", session.frozen.tasks[step.task]["op"], *list_nodes(session, step)]
+    write_text_atomic(step_dir(session.run, step) / "command.txt",
+                      "env " + " \\\n    ".join(words) + " \\\n    " + " ".join(map(shlex.quote, command)) + "\n")
+
+
+class RunningStep:
+    """A step that runs. advance() is True once it has ended and its marker is written."""
+
+    def __init__(self, session, step):
+        self.session, self.step = session, step
+        self.folder = step_dir(session.run, step)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / ".complete").unlink(missing_ok=True)
+        self.inputs, settings = digest_inputs(session, step), list_settings(session, step)
+        write_command(session, step, settings)
+        self.attempt = 1 + max((int(path.name) for path in (self.folder / "attempts").glob("[0-9]*")), default=0)
+        self.run_dir = self.folder / "attempts" / str(self.attempt)
+        task = session.frozen.tasks[step.task]
+        self.limit = task["timeout_s"] or session.frozen.manifest.timeout_s
+        self.before, self.started, self.start = session.probe(), utc_now(), time.monotonic()
+        self.is_late = self.is_told = False
+        env = make_environment(session, {**settings, "RUN_DIR": str(self.run_dir), "ATTEMPT": str(self.attempt)})
+        self.child = Child([str(session.run_pytest), task["op"], *list_nodes(session, step)], cwd=ROOT, env=env, grace=GRACE_S,
+                           tag=f"{session.run_id}/{step.name}/{self.attempt}", log=self.folder / "driver.log")
+
+    def advance(self, now):
+        if not self.is_late and not self.is_told and now - self.start > self.limit:
+            self.is_late = True
+            self.child.end(now)
+        if not self.child.advance(now):
+            return False
+        shutil.rmtree(self.run_dir / "cache", ignore_errors=True)
+        if not self.is_told:
+            self.finish()
+        return True
+
+    def end(self, now):
+        """Stop it without a marker."""
+        self.is_told = True
+        self.child.end(now)
+
+    def finish(self):
+        status, detail = self.find_status()
+        write_marker(self.folder, status, self.inputs, attempt=self.attempt, started=self.started, detail=detail,
+                     returncode=self.child.returncode, seconds=round(time.monotonic() - self.start, 1),
+                     settings=list_settings(self.session, self.step), nodes=list_nodes(self.session, self.step),
+                     device_before=self.before, device_after=self.session.probe())
+
+    def find_status(self):
+        """(status, detail). UserError REFUSED where run_pytest.sh refused to start: that is no outcome of the task."""
+        if self.is_late:
+            return "timeout", f"stopped at its limit of {self.limit} s"
+        said = (self.folder / "driver.log").read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
+        if not self.run_dir.is_dir():
+            raise UserError(f"{self.step.name}: run_pytest.sh did not start: {said[-1]}", REFUSED)
+        return describe_end(self.run_dir, self.child.returncode)
+
+
+def describe_end(run_dir, returncode=None):
+    """(ok | failed | crashed, detail) of a run directory whose process has ended."""
+    exit_ = (read_json(Path(run_dir) / "exit.json") or {}).get("pytest_exit")
+    if exit_ is None:
+        return "crashed", "pytest never ended by itself" + (f" (status {returncode})" if returncode is not None else "")
+    return ("ok", "") if exit_ == 0 else ("failed", f"pytest's exit status is {exit_}")

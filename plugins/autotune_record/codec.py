@@ -6,6 +6,7 @@ compiler they are different arguments: so every value carries its type, and keys
     (4096, True, -0.0, 'torch.float16')
     [["int", 4096], ["bool", true], ["float", "-0x0.0p+0"], ["str", "torch.float16"]]
 """
+import importlib
 import inspect
 import json
 
@@ -29,8 +30,8 @@ def encode_value(value):
         return ["dtype", str(value)]
     if isinstance(value, (tuple, list)):
         return [type(value).__name__, [encode_value(v) for v in value]]
-    if type(value).__module__ == "numpy":
-        return ["numpy", value.dtype.name, str(value)]
+    if type(value).__module__ == "numpy" and hasattr(value, "item"):
+        return ["numpy", value.dtype.name, encode_value(value.item())]
     return ["repr", f"{type(value).__module__}.{type(value).__qualname__}", repr(value)]
 
 
@@ -42,11 +43,21 @@ def decode_value(encoded):
     if kind == "float":
         return float.fromhex(text[0])
     if kind == "dtype":
-        return getattr(torch, text[0].removeprefix("torch."))
+        return find_dtype(text[0])
+    if kind == "numpy":
+        return importlib.import_module("numpy").dtype(text[0]).type(decode_value(text[1]))
     if kind in ("tuple", "list"):
         values = [decode_value(v) for v in text[0]]
         return tuple(values) if kind == "tuple" else values
     raise NotReplayable(f"a value of type {text[0]} ({text[-1]}) cannot be read back")
+
+
+def find_dtype(name):
+    """torch.float16 of "torch.float16". Raises NotReplayable for one that this torch does not have."""
+    dtype = getattr(torch, name.removeprefix("torch."), None)
+    if not isinstance(dtype, torch.dtype):
+        raise NotReplayable(f"torch {torch.__version__} has no dtype {name}")
+    return dtype
 
 
 def encode_key(key):

@@ -13,7 +13,7 @@ Input     --pair 3.7.0:5.0.2   a pair to try, repeatable; default: the candidate
 Output    one line per pair, and plugins/host_device/passed.json:
             triton   flag_gems                                  check   samples  verdict
             3.6.0    5.0.2                                      ok      ok       passed
-            3.9.0    5.0.2                                      exit 1  exit 1   failed, see runs/host-matrix/3.9.0-5.0.2
+            3.9.0    5.0.2                                      exit 1  exit 1  failed, see runs/host-matrix/3.9.0-5.0.2
 Exit      0 done, 1 a pair that was on the list fails now, 2 usage, 3 an environment could not be made.
 Needs     network for pip, about 1.5 GB of disk and 3 minutes per pair.
 """

@@ -19,7 +19,10 @@ FLOATS = ["float16", "float32", "bfloat16"]
 
 
 def run_samples(folder, *arguments):
-    """Run pytest on the samples as run_pytest.sh does, in `folder`; returns (exit status, stdout, {test: xml element})."""
+    """Run pytest on the samples as run_pytest.sh does, in `folder`; returns (exit status, stdout, {test: xml element}).
+
+    Options as one word, --level=core: pytest before 9 finds the tree's conftest.py only so.
+    """
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", "-p", "_host_device_plugin", "--tb=short",
                "--rootdir", TREE, "-c", TREE / "pytest.ini", "--junitxml=junit.xml", *arguments]
     env = {**os.environ, "HOST_TARGET": "cuda:90", "PYTHONPATH": str(ROOT / "plugins"), "RUN_DIR": str(folder),
@@ -55,7 +58,7 @@ def read_inventory():
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     names = ["abs", "mul", "mm", "softmax", "rms_norm", "rand", "topk", "masked_select", "to_copy", "scale_transpose", "conv2d"]
-    status, stdout, cases = run_samples(folder, "--level", "core", *map(bench, names), TREE / "tests")
+    status, stdout, cases = run_samples(folder, "--level=core", *map(bench, names), TREE / "tests")
     return folder, status, stdout, cases
 
 
@@ -122,7 +125,7 @@ def foreign_shapes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("foreign")
     shapes = folder / "shapes.yaml"
     shapes.write_text("topk:\n  shapes: [[2, 16], [4, 16], [4, 3]]\nabs:\n  shapes: [[8]]\n")
-    return run_samples(folder, "--level", "core", "--shape_file", shapes, "--dtypes", "float16", "--dtypes", "float32",
+    return run_samples(folder, "--level=core", f"--shape_file={shapes}", "--dtypes=float16", "--dtypes=float32",
                        bench("topk"), bench("mm"), bench("abs"), bench("add"))
 
 
@@ -151,8 +154,8 @@ def test_the_others_take_their_own_key_or_the_default_shapes(foreign_shapes):
 
 
 def test_an_unsupported_dtype_is_upstreams_value_error(tmp_path):
-    status, _, cases = run_samples(tmp_path, "--dtypes", "bfloat16", "--dtypes", "float16", "--level", "core",
-                                   bench("bitwise_and"), bench("sort"), "--record", "json", "--output", "results.json")
+    status, _, cases = run_samples(tmp_path, "--dtypes=bfloat16", "--dtypes=float16", "--level=core",
+                                   bench("bitwise_and"), bench("sort"), "--record=json", "--output=results.json")
     assert status == 1
     assert message(cases["benchmark.test_bitwise_and.test_bitwise_and"]) == (
         "ValueError: Given dtype(s) 'torch.bfloat16, torch.float16'can't be supported by this op 'bitwise_and_tensor'")
@@ -165,7 +168,7 @@ def test_an_unsupported_dtype_is_upstreams_value_error(tmp_path):
 
 def test_operators_of_one_process_affect_each_other(tmp_path):
     """`sum` adds gbps to the list of metrics that all classes share, and `layer_norm` cannot compute it."""
-    status, stdout, cases = run_samples(tmp_path, bench("sum"), bench("layer_norm"), "--dtypes", "float32")
+    status, stdout, cases = run_samples(tmp_path, bench("sum"), bench("layer_norm"), "--dtypes=float32")
     assert status == 1
     assert len(cases["benchmark.test_sum.test_sum"]) == 0
     header = next(line for line in stdout.split("\n") if line.startswith("Status"))
@@ -178,8 +181,7 @@ def test_operators_of_one_process_affect_each_other(tmp_path):
 def test_more_options(tmp_path):
     """Comprehensive level, wrapper mode, chosen metrics, the JSON record that merges into an existing file."""
     (tmp_path / "benchmark_result.json").write_text('{"old": {"result": "passed"}}')
-    status, stdout, _ = run_samples(tmp_path, bench("layer_norm"), "--mode", "wrapper", "--dtypes", "float32", "--metrics",
-                                    "latency", "--record", "json", "--warmup", "1", "--iter", "1")
+    status, stdout, _ = run_samples(tmp_path, bench("layer_norm"), "--mode=wrapper", "--dtypes=float32", "--metrics=latency", "--record=json", "--warmup=1", "--iter=1")
     assert status == 0, stdout
     assert "Operator: layer_norm  Performance Test (dtype=torch.float32, mode=wrapper,level=comprehensive)" in stdout
     rows = read_tables(stdout)["layer_norm", "float32"]

@@ -25,9 +25,8 @@ from campaign.device_state import list_users
 from campaign.layout import is_sealed
 from common.errors import INTEGRITY, REFUSED, UserError
 from common.inputs import read_versions
-from common.inventory import inventory_path
 from common.state import read_json, sha256_file
-from common.trees import ROOT, find_commit, run_git
+from common.trees import find_commit, run_git
 
 CACHES = ("TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR")
 
@@ -66,7 +65,7 @@ def check_frozen(context):
 def check_tools(context):
     now = prepare.digest_tools()
     changed = sorted(name for name in now.keys() | context.frozen.tools.keys() if now.get(name) != context.frozen.tools.get(name))
-    inventory = inventory_path(ROOT, context.frozen.manifest.source.repo)
+    inventory = prepare.find_inventory(context.frozen.manifest, context.environ)
     if sha256_file(inventory) != read_json(context.frozen.path / "tools.json")["inventory"]:
         changed.append(str(inventory))
     if changed:

@@ -30,7 +30,7 @@ import yaml
 from campaign import layout
 from campaign.manifest import read_manifest
 from common.errors import REFUSED, UserError, run_main
-from common.inventory import inventory_path, read_inventory
+from common.inventory import read_inventory
 from common.state import SCHEMA, read_marker, sha256_file, sha256_json, sha256_text, write_marker, write_text_atomic
 from common.trees import ROOT, SAMPLES, VARIABLES, find_tree
 
@@ -48,6 +48,11 @@ def find_manifest_tree(manifest, environ):
         raise UserError(f"{VARIABLES[repo]}: unset: this manifest is about a checkout of {repo}; give one: "
                         f"{VARIABLES[repo]}=/path/to/checkout", REFUSED)
     return tree
+
+
+def find_inventory(manifest, environ):
+    """The inventory of the manifest's repo: in OPS_DIR, or ops/."""
+    return Path(environ.get("OPS_DIR") or ROOT / "ops") / f"inventory_{manifest.source.repo}.csv"
 
 
 def digest_tools():
@@ -141,11 +146,11 @@ def check_shapes(text, manifest, tree):
 # Freezing ----------------------------------------------------------------------------------------------------------
 
 
-def freeze(path, environ, out, inventory_file=None):
+def freeze(path, environ, out):
     """The frozen directory of the manifest `path`, made if it is not there yet."""
     manifest, text = read_manifest(path)
     tree = find_manifest_tree(manifest, environ)
-    inventory_file = inventory_file or inventory_path(ROOT, manifest.source.repo)
+    inventory_file = find_inventory(manifest, environ)
     shapes = merge_shapes(manifest, tree)
     if shapes is not None:
         check_shapes(shapes, manifest, tree)

@@ -8,7 +8,7 @@ OUTPUT   DIR (default runs/<name>-<UTC stamp>), sealed at its end: receipt.json,
          SHA256SUMS, and the evidence of each step (layout.py). On stdout each check, each step as it ends, the headline.
 ORDER    canaries: correctness, round a; a canary that does not show what it must stops the campaign
          all other correctness runs (`jobs` at once), then round a, task by task
-         round b, for the tasks whose code above the floor differs between off and candidate
+         round b, for the tasks whose code above the floor differs between off and candidate, and that are not X or F already
          Whatever is timed runs alone. A step with a marker of the same inputs is not run again.
 EXIT     0 sealed; 1 sealed, and a task is F or R, or a canary failed (not sealed); 2 usage; 3 a check refused, named;
          4 a digest does not match; 130 interrupted: children are ended first, the same command goes on.
@@ -30,6 +30,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from campaign import layout, prepare, preflight, seal
+from campaign.classify import find_broken_evidence, find_failure
 from campaign.device_state import describe_device, is_throttled
 from campaign.evidence import read_run, scope_facts
 from campaign.matrix import count_classes
@@ -40,7 +41,7 @@ from common.process import end_tagged
 from common.state import claim_directory, hold_lock, link_latest, read_json, read_marker, utc_now, utc_stamp, write_json_atomic
 from common.trees import ROOT, find_commit
 
-POLL_S = 0.05
+POLL_S = 0.02
 THROTTLE_RETRIES = 1  # of a timed step; then its times are invalid, and that is what is reported
 
 
@@ -208,7 +209,6 @@ def check_canaries(session, canaries):
 
 def judge_canary(facts, wanted):
     """What is wrong with a canary, or ""."""
-    from campaign.classify import find_broken_evidence, find_failure
     broken = find_broken_evidence(facts) or find_failure(facts)
     if broken:
         return f"{broken[0]} {broken[1]}".strip()
@@ -221,10 +221,10 @@ def judge_canary(facts, wanted):
 
 
 def list_changed(session):
-    """The tasks whose code above the floor differs between off and candidate: all that a time could decide."""
+    """The tasks that a time could decide: sound, correct, and with other code above the floor in off and candidate."""
     tasks = read_run(session.run, session.frozen)
     facts = {task: scope_facts(data, session.frozen.manifest.measured_launch_floor) for task, data in tasks.items()}
-    return [task for task, each in facts.items() if each.cell("off").status == each.cell("candidate").status == "ok" and each.is_changed]
+    return [task for task, each in facts.items() if each.is_changed and not (find_broken_evidence(each) or find_failure(each))]
 
 
 @contextlib.contextmanager

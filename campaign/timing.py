@@ -22,7 +22,10 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
+from scipy.special import stdtr, stdtrit
+
 from campaign.classify import Timing
+from common.verdict import adjust_bh
 
 POWER = 0.80
 
@@ -129,15 +132,13 @@ def judge_row(row, logs, placebo, noise, rules):
 
 def find_quantiles(freedom, level):
     """(two-sided t of `level`, one-sided t of POWER, upper tail function) for `freedom` degrees of freedom."""
-    from scipy import stats  # here: it takes a second to import, and a campaign without times needs none
     freedom = max(1, freedom)
-    return (float(stats.t.ppf((1 + level) / 2, freedom)), float(stats.t.ppf(POWER, freedom)),
-            lambda value: float(stats.t.sf(value, freedom)))
+    return (float(stdtrit(freedom, (1 + level) / 2)), float(stdtrit(freedom, POWER)),
+            lambda value: float(stdtr(freedom, -value)))
 
 
 def adjust_rows(rows_by_task, planned):
     """{task: [RowTiming]} with Benjamini-Hochberg over `planned` rows; given are those with both rounds."""
-    from common.verdict import adjust_bh
     flat = [(task, row) for task, rows in sorted(rows_by_task.items()) for row in rows]
     adjusted = adjust_bh([row.p_value for _, row in flat], planned)
     found = {task: [] for task in rows_by_task}

@@ -1,0 +1,139 @@
+"""harness.py - a campaign of planted outcomes in a folder: a tree, its inventory, a manifest, stubs of Python and nvidia-smi.
+
+    mini = MiniCampaign(folder, tasks, floor=1)
+    mini.run()                      campaign/run.py to its end; the CompletedProcess
+    mini.matrix()                   {task: row of matrix.csv}
+    mini.tool("verify", mini.run_dir)
+
+All of it runs in a copy of the project: a campaign refuses tools that change while it runs, and so one may edit meanwhile.
+"""
+import atexit
+import csv
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PARTS = ("campaign", "common", "plugins", "ops", "samples", "tests/minicampaign", "run_pytest.sh")
+COLUMNS = ("schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,test_file,test_nodes,"
+           "skip_guard,source,verified")
+# Nothing of the caller's campaign reaches a test.
+FOREIGN = re.compile(r"^(MANIFEST|RUN|RUNS|TASK|FLOOR|DEVICES?|HOST_\w+|FLAGGEMS_\w+|OPS_DIR|RUN_PYTEST|PYTHON|PYTHONPATH|SWITCH"
+                     r"|TRITON_CACHE_DIR|GEMSCREEN_TAG|\w+_VISIBLE_DEVICES|MINI_\w+|RLC_\w+)$")
+PYTHON = """#!/bin/bash
+case "$*" in
+    *device_count*) echo 'GEMSCREEN {"count": 1, "vendor": "nvidia"}' ;;
+    *) echo 'GEMSCREEN {"python": "3.11.0", "triton": "3.6.0"}' ;;
+esac
+"""
+SMI = """#!/bin/bash
+case "$*" in
+    *compute-apps*) cat "$MINI_FOLDER/users" 2>/dev/null || true ;;
+    *) echo "GPU-mini, Mini Card, 1.0, 1000, 4, 345, 1980, 2619, 31, 70, $(cat "$MINI_FOLDER/throttle" 2>/dev/null || echo 0x0)" ;;
+esac
+"""
+HEAD = """schema: 1
+name: mini
+purpose: Planted outcomes.
+status: a test
+production_default_policy: unchanged-off
+source: {repo: main, commit: 00000000000000000000000000000000000000aa}
+versions: {triton: 3.6.0}
+device: {vendor: nvidia, product: Mini Card}
+cells:
+  off: {SWITCH: sw-e0-m0}
+  mask0: {SWITCH: sw-e1-m0}
+  candidate: {SWITCH: sw-e1-m15}
+proof:
+  index: {off: ^sw-e0-m0$, mask0: ^sw-e1-m0$, candidate: ^sw-e1-m15$}
+  log: {off: SWITCH sw-e0-m0, mask0: SWITCH sw-e1-m0, candidate: SWITCH sw-e1-m15}
+timing: {timer: graph}
+timeout_s: 60
+jobs: 2
+"""
+
+
+@functools.cache
+def copy_project():
+    """A copy of what a campaign consists of, for this test session."""
+    folder = Path(tempfile.mkdtemp(prefix="minicampaign-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    for part in PARTS:
+        if (ROOT / part).is_dir():
+            shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "frozen", "results"))
+        else:
+            shutil.copy2(ROOT / part, folder / part)
+    return folder
+
+
+class MiniCampaign:
+    """`canaries`: {task: reduction | identical}; the default is gain's reduction."""
+
+    def __init__(self, folder, tasks, floor=1, canaries=None, **timeouts):
+        self.folder, self.tasks, self.project = Path(folder), tasks, copy_project()
+        self.canaries = {"gain": "reduction"} if canaries is None else canaries
+        self.run_dir = self.folder / "runs" / "mini"
+        self.tree = self.folder / "tree"
+        for name in ("benchmark", "tests"):
+            (self.tree / name).mkdir(parents=True)
+        for name in ("conftest.py", "base.py"):
+            (self.tree / "benchmark" / name).write_text("")
+        self.write_targets()
+        self.write_manifest(floor, timeouts)
+        for name, text in (("python", PYTHON), ("nvidia-smi", SMI)):
+            path = self.folder / "bin" / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            path.chmod(0o755)
+
+    def write_targets(self):
+        lines = ["# repo: main", "# commit: mini", "# verified: yes", COLUMNS]
+        for op in self.tasks:
+            bench, test = f"benchmark/test_{op}.py", f"tests/test_{op}.py"
+            for path in (bench, test):
+                (self.tree / path).write_text(f"def test_{op}():\n    pass\n")
+            lines.append(f"1,main,{op},{op},{op},{bench}::test_{op},{bench},Benchmark,{op},float16,,{test},{test}::test_{op},,both,yes")
+        (self.folder / "ops").mkdir()
+        (self.folder / "ops" / "inventory_main.csv").write_text("\n".join(lines) + "\n")
+
+    def write_manifest(self, floor, timeouts=()):
+        timeouts = dict(timeouts)
+        text = HEAD + f"measured_launch_floor: {floor}\nworkloads:\n"
+        for task in self.tasks:
+            canary = f", canary: {self.canaries[task]}" if task in self.canaries else ""
+            limit = f", timeout_s: {timeouts[task]}" if task in timeouts else ""
+            text += f"  - {{task: {task}, op: {task}, dtypes: [float16]{canary}{limit}}}\n"
+        self.manifest = self.folder / "mini.yaml"
+        self.manifest.write_text(text)
+
+    def environ(self, **variables):
+        clean = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+        own = {"FLAGGEMS_DIR": self.tree, "FLAGGEMS_COMMIT": "00000000000000000000000000000000000000aa", "OPS_DIR": self.folder / "ops",
+               "RUN_PYTEST": self.project / "tests" / "minicampaign" / "run_cell.py", "PYTHON": self.folder / "bin" / "python", "MINI_FOLDER": self.folder,
+               "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "TMPDIR": self.folder, "DEVICES": "0"}
+        return {**clean, **{name: str(value) for name, value in {**own, **variables}.items() if value is not None}}
+
+    @property
+    def command(self):
+        return [sys.executable, self.project / "campaign" / "run.py", self.manifest, "--run", self.run_dir, "--frozen", self.folder / "frozen"]
+
+    def run(self, **variables):
+        return subprocess.run(self.command, env=self.environ(**variables), capture_output=True, text=True, timeout=300)
+
+    def start(self, **variables):
+        with open(self.folder / "output", "ab") as output:
+            return subprocess.Popen(self.command, env=self.environ(**variables), stdout=output, stderr=subprocess.STDOUT,
+                                    start_new_session=True)
+
+    def tool(self, name, *words):
+        return subprocess.run([sys.executable, self.project / "campaign" / f"{name}.py", *words], env=self.environ(), capture_output=True,
+                              text=True, timeout=120)
+
+    def matrix(self, folder=None):
+        with open((folder or self.run_dir) / "matrix.csv", newline="") as stream:
+            return {row["task"]: row for row in csv.DictReader(stream)}

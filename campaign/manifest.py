@@ -31,6 +31,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from common.errors import UserError, run_main
 
+MOST_ERRORS = 20
 CELLS = ("off", "mask0", "candidate")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
 Node = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]+\.py(::[^\s:]+)+$")]
@@ -119,7 +120,7 @@ class Workload(Model):
     benchmark: tuple[Node, ...] = Field(default=(), strict=False)
     correctness: Correctness = Correctness()
     dtypes: tuple[Dtype, ...] = Field(min_length=1, strict=False)
-    shapes: tuple[tuple[int, ...], ...] = Field(default=(), strict=False)
+    shapes: list[Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]] = []
     timeout_s: Optional[Annotated[int, Field(ge=1)]] = None
     canary: Literal["", "reduction", "identical"] = ""
     inventory_override: str = ""
@@ -212,8 +213,9 @@ def parse_manifest(text, node, path):
     try:
         return Manifest.model_validate(yaml.load(text, Loader=Yaml12Loader))
     except ValidationError as error:
-        found = "\n  ".join(describe_error(each, lines) for each in error.errors())
-        raise UserError(f"{path}: is no valid manifest:\n  {found}") from None
+        found = [describe_error(each, lines) for each in error.errors()]
+        more = [f"and {len(found) - MOST_ERRORS} more"] if len(found) > MOST_ERRORS else []
+        raise UserError("\n  ".join([f"{path}: is no valid manifest:", *found[:MOST_ERRORS], *more])) from None
 
 
 def note_lines(node, path, lines):

@@ -119,7 +119,7 @@ def merge_shapes(manifest, tree):
     """Text of the tree's core_shapes.yaml with the workloads' shapes under their operators' names, or None."""
     wanted = {}
     for workload in manifest.workloads:
-        shapes = [list(shape) for shape in workload.shapes]
+        shapes = workload.shapes
         if shapes and wanted.setdefault(workload.op, shapes) != shapes:
             raise UserError(f"MANIFEST: {workload.task}: two workloads of {workload.op} have different shapes; one shape file "
                             f"serves them all, so give both the same")

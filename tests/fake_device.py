@@ -3,7 +3,8 @@
 Use:     card = Card(); card.launch(reads=[x], writes=[y], warm_ms=0.01, cold_ms=0.02) inside an operator
          python -m pytest -p fake_device ...    puts it in the place of torch's device and of Triton's do_bench
 A launch takes cold_ms if any byte it touches is not in the L2, which keeps the bytes that were touched last. The host
-needs `host_ms` for each launch; work that is captured runs at replay. It has what graph_timer/device.py lists.
+needs `host_ms` for each launch, and a stream `gap_ms` after it; work that is captured runs at replay, without gaps. It has
+what graph_timer/device.py lists.
 """
 import contextlib
 from collections import OrderedDict
@@ -41,13 +42,13 @@ class Card:
 
     name, uuid, vendor, can_capture, hides_launches = "Simulated Card", "", "simulated", True, True
 
-    def __init__(self, l2_bytes=L2_BYTES, host_ms=0.05, drift=lambda now: 1.0, free=1 << 30):
-        self.l2_bytes, self.host_ms, self.drift, self.free = l2_bytes, host_ms, drift, free
+    def __init__(self, l2_bytes=L2_BYTES, host_ms=0.05, drift=lambda now: 1.0, free=1 << 30, gap_ms=0.0):
+        self.l2_bytes, self.host_ms, self.drift, self.free, self.gap_ms = l2_bytes, host_ms, drift, free, gap_ms
         self.now = self.busy_until = 0.0  # ms
         self.cached, self.held = OrderedDict(), 0  # address -> bytes, oldest first; their sum
         self.captured = None         # nodes of a capture that is under way
         self.captures = []           # launches in each
-        self.replays = self.flushes = self.scratches = 0
+        self.replays = self.flushes = self.scratches = self.trims = 0
         self.is_broken = False
         self.seed = torch.empty(0, dtype=torch.uint8)
 
@@ -64,6 +65,7 @@ class Card:
         else:
             self.busy_until = max(self.busy_until, self.now)
             self.execute(touched, warm_ms, cold_ms)
+            self.busy_until += self.gap_ms
 
     def read_back(self):
         """What .item() does: waits, which no capture allows."""
@@ -89,6 +91,10 @@ class Card:
     def free_bytes(self):
         return self.free
 
+    def trim(self):
+        assert self.captured is None
+        self.trims += 1
+
     def allocate(self, size):
         return torch.UntypedStorage(size)
 
@@ -106,6 +112,9 @@ class Card:
         self.flushes += 1
         self.cached.clear()
         self.held = 0
+
+    def launch_nothing(self):
+        self.launch(warm_ms=0.0005, cold_ms=0.0005)
 
     def stream(self):
         return contextlib.nullcontext()

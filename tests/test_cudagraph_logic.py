@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "plugins"), str(ROOT / "tests")]
 
 from fake_device import Card, do_bench_on  # noqa: E402
-from graph_timer import capture, health, measure, plan, rotation, rows, sampling, watch  # noqa: E402
+from graph_timer import capture, health, measure, plan, rotation, rows, sampling, watch, workload  # noqa: E402
 
 MIB = 1 << 20
 ROOM = plan.Room(l2_bytes=60 * MIB, budget_bytes=4096 * MIB)
@@ -221,6 +221,23 @@ def test_copies_of_inputs_that_need_gradients_are_leaves():
     assert copy.is_leaf and copy.requires_grad and copy.data_ptr() != x.data_ptr()
 
 
+def test_a_backward_pass_on_its_own_inputs_still_gets_leaves_of_its_own():
+    # else its last step is the one that upstream's forward pass made, in the default stream, which no capture can reach
+    x, other = torch.full((3,), 2.0, requires_grad=True), torch.full((3,), 5.0)
+    op, args = torch.mul, (x, other)
+    out, xs, grad = op(*args), [x], torch.full((3,), 10.0)
+    fn = lambda: torch.autograd.grad((out,), xs, grad_outputs=(grad,), retain_graph=True)  # noqa: E731
+    call = workload.Call(Card(), fn, (op, args, {}))
+    copy = call.on({id(t): t for t in call.tensors})
+    held = dict(zip(copy.__code__.co_freevars, (cell.cell_contents for cell in copy.__closure__)))
+    made, leaves = held["out"], held["xs"]
+    last = made.grad_fn.next_functions[0][0]
+    assert last.variable is leaves[0] and leaves[0] is not x and leaves[0].is_leaf
+    assert last is not out.grad_fn.next_functions[0][0]
+    assert leaves[0].data_ptr() == x.data_ptr()  # warm: the same memory, no copy
+    assert copy()[0].tolist() == [50.0] * 3
+
+
 # ---- errors
 
 DSA = "\nCUDA kernel errors might be asynchronously reported.\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
@@ -281,6 +298,23 @@ def test_event_timing_hides_the_launches_and_do_bench_does_not():
     found = timer.measure(make_call(card, 0.002, 0.004), "do_bench", options={})
     assert found.latency_ms == pytest.approx(0.064, rel=0.01)
     assert found.notes == ["launch-bound: a call costs the host 60 us, its kernels may be faster"]
+
+
+@pytest.mark.parametrize("ms, notes", [
+    (0.004, ["launch-bound: an empty kernel takes 1.7 us between events, up to so much of it is the launch"]), (0.040, [])])
+def test_event_timing_says_where_the_gap_between_launches_is_much_of_the_figure(ms, notes):
+    card = Card(host_ms=0.06, gap_ms=0.0012)  # a stream's gap on an H200, more than a graph's
+    timer, _ = make_timer(card)
+    found = timer.measure(make_call(card, ms, ms), "event")
+    assert found.latency_ms == pytest.approx(ms + 0.0012, rel=0.01) and found.notes == notes
+
+
+def test_a_capture_begins_with_an_allocator_that_holds_nothing_back():
+    card = Card()
+    timer, _ = make_timer(card)
+    for _ in range(3):
+        timer.measure(make_call(card), "graph")
+    assert card.trims == 3
 
 
 def test_what_compiles_in_every_call_has_no_time():
@@ -406,6 +440,43 @@ def test_measuring_calls_no_operator_that_flaggems_replaces():
         for method in ("graph", "event"):
             timer.measure(lambda: op(*args), method)
     assert Count.names <= {"aten.view.dtype", "aten.set_.source_Storage_storage_offset", "aten.detach.default"}
+
+
+def test_torch_sets_a_captured_generator_without_the_fill_of_flaggems():
+    called, written = [], []
+    library = torch.library.Library("aten", "IMPL")
+    seed = torch.zeros(1, dtype=torch.int64)
+    library.impl("fill_.Scalar", lambda tensor, value: called.append(value) or tensor, "CPU")  # as FlagGems does, with a counter
+    try:
+        with capture.DirectFill(lambda address, number: written.append((address, number)) or True):
+            assert seed.fill_(-7) is seed
+            assert (called, written) == ([], [(seed.data_ptr(), -7)])
+            torch.zeros(2, dtype=torch.int64).fill_(1)  # no generator's
+            torch.zeros(1).fill_(2)
+        with capture.DirectFill(lambda address, number: False):  # no driver to write with
+            seed.fill_(3)
+        seed.fill_(4)
+    finally:
+        library._destroy()
+    assert called == [1, 2, 3, 4] and len(written) == 1
+
+
+def test_a_flag_in_host_memory_is_read_without_an_operator():
+    from graph_timer import device, kernels
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Refuse(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            raise AssertionError(f"{function} was called")
+    card = device.TorchDevice.__new__(device.TorchDevice)
+    card.flag, card.flag_on_host, card.synchronize = torch.ones(2, dtype=torch.int32), True, lambda: None
+    one, memory = torch.UntypedStorage(8), card.flag.numpy()
+    for found in (0, 1):
+        def compare(*where):
+            memory[0] |= found  # noqa: B023 - called within this turn
+        with pytest.MonkeyPatch.context() as patch, Refuse():
+            patch.setattr(kernels, "compare", compare)
+            assert card.differs(one, one, 8) is bool(found)
 
 
 # ---- rows

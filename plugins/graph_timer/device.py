@@ -1,7 +1,8 @@
 """device.py - the device that is timed, behind the few methods that the timer needs.
 
-    name, l2_bytes, can_capture, seed        free_bytes()  allocate(n)  replicate(target, source, size, stride, count)
-    differs(a, b, size)  flush()             stream()  scratch_rng()  outside_dispatch()  synchronize()  clock()
+    name, l2_bytes, can_capture, seed        free_bytes()  trim()  allocate(n)
+    replicate(target, source, size, stride, count)         differs(a, b, size)  flush()  launch_nothing()
+    stream()  scratch_rng()  outside_dispatch()            synchronize()  clock()
     time_calls(run, hide_ms) -> ms           capture(run) -> graph with nodes, replay() -> ms, release()
     is_lost(error)
 
@@ -9,6 +10,7 @@ tests/fake_device.py has the same methods over a simulated clock; what is added 
 Needs: torch and triton for the device; everything else of the package is free of both or takes them from here.
 """
 import contextlib
+import ctypes
 import os
 import subprocess
 import sys
@@ -82,7 +84,7 @@ class TorchDevice:
         self.can_capture = has_graphs(module, vendor, probe=False)
         self.seed = torch.empty(0, dtype=torch.uint8, device=self.type)
         self.flush_bytes = max(FLUSH_BYTES, 2 * self.l2_bytes)
-        self.flush_buffer = None
+        self.flush_buffer, self.speck = None, self.allocate(8)
         self.side = module.Stream() if self.can_capture else None
         self.flag, self.flag_on_host = self._make_flag()
         self.spins = self.type == "cuda" and hasattr(module, "_sleep")
@@ -121,6 +123,15 @@ class TorchDevice:
         except (AttributeError, RuntimeError):
             return 4 << 30
 
+    def trim(self):
+        """Give what torch's allocator holds unused back to the driver.
+
+        Within a capture it cannot do that, it runs out of memory instead; the memory of every graph that was released is
+        such. And so each capture begins from the same state, and finds its memory in the same places.
+        """
+        if hasattr(self.module, "empty_cache"):
+            self.module.empty_cache()
+
     def allocate(self, size):
         return torch.UntypedStorage(size, device=torch.device(self.type, self.index))
 
@@ -130,19 +141,25 @@ class TorchDevice:
 
     def differs(self, one, other, size):
         """True if the storages differ within their first `size` bytes. Waits."""
-        if self.flag_on_host:
-            self.flag[0] = 0
+        address = self.flag.data_ptr()
+        flag = ctypes.c_int32.from_address(address) if self.flag_on_host else None
+        if flag is not None:  # a ctypes 0 is false
+            flag.value = 0
         else:
-            kernels.clear(self.flag.data_ptr(), 8)
-        kernels.compare(one.data_ptr(), other.data_ptr(), size, self.flag.data_ptr())
+            kernels.clear(address, 8)
+        kernels.compare(one.data_ptr(), other.data_ptr(), size, address)
         self.synchronize()
-        return bool(self.flag[0].item())
+        return bool(self.flag[0].item() if flag is None else flag.value)
 
     def flush(self):
         """Write more than the L2 holds."""
         if self.flush_buffer is None:
             self.flush_buffer = self.allocate(self.flush_bytes)
         kernels.clear(self.flush_buffer.data_ptr(), self.flush_bytes)
+
+    def launch_nothing(self):
+        """A kernel with next to nothing to do: what it takes is what a launch takes."""
+        kernels.clear(self.speck.data_ptr(), 8)
 
     # ---- surroundings
 

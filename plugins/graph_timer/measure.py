@@ -26,6 +26,8 @@ MAX_COPY_BYTES = 4 << 30
 EVENT_MS = 0.2             # of one event-timed span
 MAX_HIDDEN_MS = 20.0       # of spinning in front of one event-timed sample
 MAX_QUEUED = 500           # launches; the device's queue holds 1024
+EMPTY_CALLS = 50           # of one span, to see what an empty kernel takes between events
+LAUNCH_SHARE = 0.1         # of an event-timed figure; if launching may be more of it, the row says so
 FALLBACK_WARMUP_MS, FALLBACK_REP_MS = 25, 100  # Triton's own; the card is warm by then
 
 
@@ -58,7 +60,7 @@ class Timer:
         self.device, self.watch, self.reader = device, watch, reader or NoReader("none")
         self.do_bench, self.cache, self.limits = do_bench, cache, limits
         self.log = log or (lambda block: None)
-        self.retries, self.is_warm = Retries(), False
+        self.retries, self.is_warm, self.empty_ms = Retries(), False, None
 
     def measure(self, fn, method, recipe=None, options=None, on_fallback=print):
         """The Measurement of `fn` by `method`.
@@ -103,6 +105,7 @@ class Timer:
             return None, Fallback(why.phase, why.reason)
 
     def _time_graph(self, fn, recipe):
+        self.device.trim()
         with self._phase("warmup"), self.device.stream():
             call = self._warm_up(fn, recipe)
         graphs, workload = contextlib.ExitStack(), None
@@ -133,10 +136,23 @@ class Timer:
                 hide_ms = 1.5 * chosen.launches * host_ms
                 found = self._sample(EVENT, workload, lambda: self.device.time_calls(workload.run, hide_ms), call, {})
                 found = self._add_host_time(found, workload)
-                notes += [] if self.device.hides_launches else find_launch_bound(found)
+                notes += find_gap_bound(found, self._time_empty()) if self.device.hides_launches else find_launch_bound(found)
                 return replace(found, notes=found.notes + notes)
             finally:
                 call.restore()
+
+    def _time_empty(self):
+        """ms that a call takes between events if its kernel has nothing to do: a stream's gap between two kernels."""
+        def run():
+            for _ in range(EMPTY_CALLS):
+                self.device.launch_nothing()
+        if self.empty_ms is None:
+            began = self.device.clock()
+            run()
+            host_ms = 1e3 * (self.device.clock() - began)
+            self.device.synchronize()
+            self.empty_ms = min(self.device.time_calls(run, 1.5 * host_ms) for _ in range(3)) / EMPTY_CALLS
+        return self.empty_ms
 
     def _plan_events(self, call):
         """(Plan, ms that one call costs the host, notes) for calls that are launched between a pair of events."""
@@ -334,6 +350,13 @@ class Timer:
             batches.append(once)
         self.device.synchronize()
         return 1e3 * statistics.median(batches[1:])  # the first one was a single call, to see how many make a batch
+
+
+def find_gap_bound(found, empty_ms):
+    """A note if so short a call may be more than LAUNCH_SHARE launch, though the host's part of it is hidden."""
+    if found.latency_ms < empty_ms / LAUNCH_SHARE:
+        return [f"launch-bound: an empty kernel takes {1e3 * empty_ms:.2g} us between events, up to so much of it is the launch"]
+    return []
 
 
 def find_launch_bound(found):

@@ -141,10 +141,15 @@ class Copies:
         if not storage.nbytes():
             return tensor
         offset = number * align(storage.nbytes()) // tensor.element_size() + tensor.storage_offset()
-        with torch.no_grad():
-            copy = self.device.seed.view(tensor.dtype)
-            copy.set_(self.arenas[storage.data_ptr()], offset, tuple(tensor.size()), tuple(tensor.stride()))
-        return copy.requires_grad_() if tensor.requires_grad else copy
+        return make_twin(self.device.seed, tensor, self.arenas[storage.data_ptr()], offset)
+
+
+def make_twin(seed, tensor, storage, offset):
+    """A tensor like `tensor`, a leaf like it, on `storage` at `offset` elements. `seed` is an empty one of its device."""
+    with torch.no_grad():
+        twin = seed.view(tensor.dtype)
+        twin.set_(storage, offset, tuple(tensor.size()), tuple(tensor.stride()))
+    return twin.requires_grad_() if tensor.requires_grad else twin
 
 
 def align(size):
@@ -166,10 +171,13 @@ class BackwardCopies:
 
     `fn` reaches `out` (made by op(*args, **kwargs)), its gradient and the inputs. A copy runs the forward pass again
     on copied inputs, in the stream of the measurement: autograd replays each step in the stream that made it.
+    The last step of all is that of an input that wants a gradient, made with the first forward pass through it: upstream's,
+    in the default stream. A capture that has to hand over to that stream fails ("would make the legacy stream depend on a
+    capturing blocking stream"), so such an input gets a twin, a new leaf on the same memory, where no copy is asked for.
     """
 
-    def __init__(self, fn, recipe, found):
-        self.fn, self.recipe = fn, recipe
+    def __init__(self, fn, recipe, found, seed):
+        self.fn, self.recipe, self.seed = fn, recipe, seed
         made = [t for t in found.tensors.values() if t.grad_fn is not None]
         if len(made) != 1:
             raise NotCopyable(f"a backward pass through {len(made)} results")
@@ -181,6 +189,12 @@ class BackwardCopies:
 
     def make(self, tensors):
         """fn on the copies {id(leaf): copy}."""
+        tensors = {i: self._free(t) if t is self.leaves.get(i) else t for i, t in tensors.items()}
         op, args, kwargs = rebuild(self.recipe, tensors)
         out = op(*args, **kwargs)
         return rebuild(self.fn, {**tensors, id(self.out): out})
+
+    def _free(self, tensor):
+        if not tensor.requires_grad:
+            return tensor
+        return make_twin(self.seed, tensor, tensor.untyped_storage(), tensor.storage_offset())

@@ -13,7 +13,7 @@ class Call:
         self.tensors = list(self.found.tensors.values())
         try:
             if any(t.grad_fn is not None for t in self.tensors) and recipe:
-                self.backward = rotation.BackwardCopies(fn, recipe, self.found)
+                self.backward = rotation.BackwardCopies(fn, recipe, self.found, device.seed)
                 self.tensors = list(self.backward.leaves.values())
             rotation.check_copyable(self.tensors)
         except rotation.NotCopyable as error:

@@ -52,11 +52,15 @@ def check_package(name, needed=True):
     if spec is None:
         return Finding(name, "lacks" if needed else "-", "not installed", "make clean setup")
     place = Path(spec.origin).parent if spec.origin else Path(list(spec.submodule_search_locations)[0])
+    return Finding(name, "ok", f"{find_version(name)}  {shorten(place)}")
+
+
+def find_version(name):
+    """Version of a package that is there; a tree on PYTHONPATH has none."""
     try:
-        version = importlib.metadata.version(DISTRIBUTIONS.get(name, name))
+        return importlib.metadata.version(DISTRIBUTIONS.get(name, name))
     except importlib.metadata.PackageNotFoundError:
-        version = "a source tree"
-    return Finding(name, "ok", f"{version}  {shorten(place)}")
+        return "a source tree"
 
 
 def check_devices():
@@ -70,6 +74,17 @@ def check_devices():
         return Finding("devices", "-", f"no accelerator that torch sees: the host device ({names})",
                        "call make with the Python of the vendor's image (PYTHON=...), whose torch sees the device")
     return Finding("devices", "ok", f"{selected[0].vendor}: {names}")
+
+
+def check_host_device():
+    """Whether this Triton and this flag_gems have passed the host device's matrix."""
+    sys.path.append(str(ROOT / "plugins"))
+    from host_device.versions import MEND, read_passed
+    here = (find_version("triton"), find_version("flag_gems"))
+    text = f"triton {here[0]} with flag_gems {here[1]}"
+    if here in read_passed():
+        return Finding("host device", "ok", f"{text}: passed")
+    return Finding("host device", "-", f"{text}: not on the list of versions that passed", MEND)
 
 
 def check_tree(repo, variable):
@@ -122,7 +137,7 @@ def main(argv):
     findings = [check_python(), check_package("torch"), check_package("triton"),
                 check_package("flag_gems", needed=False)]
     findings += [check_package(name) for name in ("pytest", "pandas", "rich", "tabulate", "yaml")]
-    findings += [check_devices(), check_tree("main", "FLAGGEMS_DIR"), check_tree("vllm", "FLAGGEMS_VLLM_DIR"),
+    findings += [check_devices(), check_host_device(), check_tree("main", "FLAGGEMS_DIR"), check_tree("vllm", "FLAGGEMS_VLLM_DIR"),
                  check_cache("triton cache", "TRITON_CACHE_DIR", "~/.triton/cache"),
                  check_cache("tuner cache", "FLAGGEMS_CACHE_DIR", "~/.flaggems"), check_disk()]
     print(tabulate([(f.what, f.state, f.found) for f in findings], headers=("what", "state", "found"), tablefmt="plain"))

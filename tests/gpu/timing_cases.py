@@ -1,5 +1,6 @@
 """timing_cases.py - the single cases of timing_check.py, on torch.cuda itself: what the simulated card cannot show."""
-import statistics
+import contextlib
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,7 @@ def check_cases(out, report):
                  f"plain: {plain.latency_ms * 1e3:.3f} us, {plain.how}, {plain.launches} launches, spread {plain.spread:.2%}, "
                  f"nodes {timer.blocks[-2]['nodes']}, host {plain.host_us:.1f} us")
 
+    before, shown = check_repeats(card, timer, lambda: measure(torch.abs), report)
     torch.manual_seed(1)
     expected = torch.randn(5, device="cuda"), torch.nn.functional.dropout(torch.ones(64, device="cuda")), \
         torch.empty(64, device="cuda").bernoulli_(0.3)
@@ -69,8 +71,10 @@ def check_cases(out, report):
     report.check(failed.timer == "do_bench" and heard[-1].phase == "capture", f"capture that fails: {failed.timer}, {heard[-1]}")
     report.check(all(torch.equal(a, b) for a, b in zip(expected, seeded)), "after it randn, dropout, bernoulli_ give the seeded values")
     again = measure(torch.abs)
-    report.check(again.timer == "graph" and close_to(again.latency_ms, plain.latency_ms, 0.03),
-                 f"after it a capture works: {again.latency_ms * 1e3:.3f} us")
+    report.check(again.timer == "graph" and not again.fault and timer.blocks[-2]["nodes"] == {"kernel": again.launches},
+                 f"after it a capture works: {again.timer}, {again.fault or again.launches}")
+    report.check(close_to(again.latency_ms, before.latency_ms, 0.03),
+                 f"and gives the time that it gave just before: {show(timer, again)} us after, {shown} before")
 
     torch.manual_seed(2)
     expected = torch.randn(5, device="cuda")
@@ -124,8 +128,9 @@ def check_cases(out, report):
     report.check(backward.timer == "graph" and not backward.fault,
                  f"backward: {backward.timer}, {backward.latency_ms * 1e3:.3f} us {backward.notes}")
     event = measure(torch.abs, "event")
-    report.check(close_to(event.latency_ms, plain.latency_ms, 0.10),
-                 f"event: {event.latency_ms * 1e3:.3f} us against {plain.latency_ms * 1e3:.3f} by graph, {event.notes}")
+    report.check(close_to(event.latency_ms, again.latency_ms, 0.10) or any("launch-bound" in note for note in event.notes),
+                 f"event: {event.latency_ms * 1e3:.3f} us against {again.latency_ms * 1e3:.3f} by graph, within 10 % or marked: "
+                 f"{event.notes}")
     bench = measure(torch.abs, "do_bench")
     report.say(f"     do_bench: {bench.latency_ms * 1e3:.3f} us, spread {bench.spread:.1%}, {bench.notes}")
     (out / "lost.py").write_text(LOST)  # a file: Triton reads the source of what it compiles
@@ -134,8 +139,38 @@ def check_cases(out, report):
     check_gems(timer, report)
 
 
+def show(timer, found):
+    """`1.858 (120 copies, 1980 MHz, 310 W)` of the measurement that `timer` logged last, with its notes."""
+    last = [b for b in timer.blocks if b["kind"] == "block"][-1]["after"]
+    return (f"{found.latency_ms * 1e3:.3f} ({found.copies} copies, {last.get('sm_mhz')} MHz, {last.get('power_w')} W"
+            f"{''.join(', ' + note for note in found.notes)})")
+
+
+def check_repeats(card, timer, measure, report):
+    """The same call again and again in one process: the last Measurement, and it as text.
+
+    Says what moves it, if something does: where the memory lies (an allocator that is not trimmed gives other places each
+    time), or a card that has not woken up (the long settling of a process' first column).
+    """
+    card.trim = lambda: None  # an attribute, in front of the method
+    untrimmed = [measure() for _ in range(4)]
+    del card.trim
+    trimmed = [measure() for _ in range(4)]
+    awake = []
+    for _ in range(2):
+        timer.is_warm = False
+        awake.append(measure())
+    for name, found in (("not trimmed", untrimmed), ("settled for 0.3 s", awake)):
+        report.say(f"     the same again, {name}: {', '.join(f'{m.latency_ms * 1e3:.3f}' for m in found)} us")
+    times = [m.latency_ms for m in (*trimmed, *awake)]
+    shown = show(timer, awake[-1])
+    report.check(max(times) <= 1.03 * min(times), f"the same again, as always: "
+                 f"{', '.join(f'{m.latency_ms * 1e3:.3f}' for m in trimmed)} us, all within 3 %; the last of all {shown}")
+    return awake[-1], shown
+
+
 def check_gems(timer, report):
-    """FlagGems' column inside use_gems(), and which of its operators the timer itself calls: none."""
+    """FlagGems' column inside use_gems(), and which of its operators are called but the timed one: none."""
     import flag_gems
     import torch
     x = torch.randn(64, 64, device="cuda", dtype=torch.float16)
@@ -144,58 +179,36 @@ def check_gems(timer, report):
         small = timer.measure(lambda: torch.abs(*args), "graph")
     report.check(small.timer == "graph" and 0.0005 < small.latency_ms < 0.003,
                  f"gems abs 64x64: {small.latency_ms * 1e3:.3f} us cold, host {small.host_us:.1f} us, spread {small.spread:.2%}")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        with flag_gems.use_gems():
-            timer.measure(lambda: torch.abs(*args), "graph")
-    names = {e.key for e in profile.key_averages()}
-    called = sorted(names & {"aten::zero_", "aten::fill_", "aten::copy_", "aten::clone", "aten::eq", "aten::equal"})
-    report.check(not called, f"operators that FlagGems replaces and the timer calls: {called or 'none'}")
+    counts = {}
+    with count_overrides(counts), flag_gems.use_gems():
+        for method in ("graph", "event"):
+            timer.measure(lambda: torch.abs(*args), method)
+            timer.measure(lambda: torch.abs_(*args), method)  # restored copies
+        waits = timer.measure(lambda: (torch.cuda.synchronize(), torch.abs(*args)), "graph", on_fallback=lambda why: None)
+    others = sorted({name for name, number in counts.items() if number} - {"abs", "abs_"})
+    report.check(counts["abs"] and counts["abs_"] and waits.timer == "do_bench" and not others,
+                 f"of {len(counts)} operators that FlagGems replaces the timer calls: {others or 'none'}")
 
 
-def profile_kernel(calls, name):
-    """Median us of the kernels whose name holds `name`, by CUPTI, when `calls` are called in turn."""
+@contextlib.contextmanager
+def count_overrides(counts):
+    """Inside, each operator that is registered is counted when called: {name: calls}."""
     import torch
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for call in calls:
-            call()
-        torch.cuda.synchronize()
-    times = [event.time_range.elapsed_us() for event in profile.events()
-             if event.device_type == torch.autograd.DeviceType.CUDA and name in event.name.lower()]
-    return statistics.median(times[len(times) // 4:]) if times else float("nan")
+    register = torch.library.Library.impl
 
+    def register_counted(library, name, function, *args, **kwargs):
+        if not callable(function):
+            return register(library, name, function, *args, **kwargs)
+        counts.setdefault(name, 0)
 
-def check_physics(out, report):
-    """abs 4096x4096 fp16: 64 MiB touched. Cold it comes from memory, warm partly from the L2."""
-    import torch
-    from graph_timer import plan, workload
-    card, cold = open_timer("cold")
-    _, warm = open_timer("warm")
-    x = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
-    args = (x,)
-    op = torch.abs
-    fn = lambda: op(*args)  # noqa: E731
-    found = {(name, method): timer.measure(fn, method, options={"warmup": 100, "rep": 100})
-             for name, timer in (("cold", cold), ("warm", warm)) for method in ("graph", "event")}
-    found["cold", "do_bench"] = cold.measure(fn, "do_bench", options={"warmup": 100, "rep": 100})
-    report.say("\nphysics: torch abs 4096x4096 fp16, us")
-    for (cache, method), m in found.items():
-        report.say(f"     {cache:<5} {method:<9} {m.latency_ms * 1e3:8.3f}  spread {m.spread:.2%}  {m.how} {m.copies} copies {m.notes}")
-    call = workload.Call(card, fn, None)
-    rotated = workload.Workload(card, call, plan.Plan(200, 8, False, False, "rotation"))
-    ring = [None] * 8
+        @functools.wraps(function)
+        def counted(*a, **k):
+            counts[name] += 1
+            return function(*a, **k)
+        return register(library, name, counted, *args, **kwargs)
 
-    def turn(number):
-        ring[number % 8] = rotated.calls[number % 8]()
-
-    kernel = {"cold": profile_kernel([lambda n=n: turn(n) for n in range(200)], "abs"),
-              "warm": profile_kernel([fn] * 200, "abs")}
-    for cache, us in kernel.items():
-        ours = found[cache, "graph"].latency_ms * 1e3
-        report.check(close_to(ours, us, 0.05), f"{cache}: graph {ours:.3f} us, profiler's kernel {us:.3f} us ({ours / us - 1:+.1%})")
-    ratio = found["cold", "graph"].latency_ms / found["warm", "graph"].latency_ms
-    report.check(1.05 < ratio < 3, f"cold over warm: {ratio:.3f}")
-    for factor in (1, 2, 4, 8):
-        plan.COLD_FACTOR, before = factor, plan.COLD_FACTOR
-        m = cold.measure(fn, "graph")
-        plan.COLD_FACTOR = before
-        report.say(f"     cold, {factor} x L2 written per round: {m.latency_ms * 1e3:.3f} us ({m.copies} copies)")
+    torch.library.Library.impl = register_counted
+    try:
+        yield
+    finally:
+        torch.library.Library.impl = register

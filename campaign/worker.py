@@ -95,7 +95,8 @@ def is_done(session, step):
 
 def make_environment(session, settings):
     """The child's whole environment: no knob of the caller's reaches it."""
-    kept = {name: value for name, value in session.environ.items() if name not in UNSET and name not in list_knobs()}
+    unwanted = {*UNSET, *list_knobs()}
+    kept = {name: value for name, value in session.environ.items() if name not in unwanted}
     kept |= apply_changes({}, child_environment(session.device, kept, session.frozen.manifest.jobs))
     return {**kept, **settings}
 

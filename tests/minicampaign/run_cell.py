@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/env -S python3 -S
 """run_cell.py - stands in for run_pytest.sh: plants one outcome per operator into the run directory of a campaign's step.
 
 The operator's name is the outcome, and PLANTED says what it does. Everything else is real: run.py starts this file as it
@@ -37,7 +37,8 @@ PLANTED = {
     "drifting_clock": operate(FEWER, drift=0.02),
     "one_round_only": operate(FEWER, factor=0.8, factor_b=1.0),
     "mixed_rows": operate(FEWER, factor=0.9, factor_row2=1.08),
-    "nearly_significant": operate(FEWER, factor=0.9845),
+    "small_gain": operate(FEWER, factor=0.9845),
+    "wild_rows": operate(FEWER, factor=0.97, placebo=(1.05, 0.95)),
     "same_binary": operate(FEWER, binary="same"),
     "same_binary_faster": operate(FEWER, factor=0.8, binary="same"),
     "nothing_to_remove": operate(NONE),
@@ -78,6 +79,8 @@ def find_time(op, plan, part, cell, row):
     factor = 1 + plan.get("drift", 0) * place
     if cell == "candidate":
         factor *= plan.get(f"factor_row{row}", plan.get(f"factor_{part[0]}", plan.get("factor", 1)))
+    if cell == "mask0":
+        factor *= plan.get("placebo", (1, 1))[row - 1]
     return factor * vary(op, part, cell, row)
 
 

@@ -12,9 +12,9 @@ SHELL       := /bin/bash
 Q := $(if $(V),,@)
 
 KNOBS := BAND CACHE DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FLOOR FRESH GRACE_S HOST_MODE HOST_TARGET \
-         ITER_MS LEVEL MANIFEST MATCH MODE NEW OLD OPS OUT PARALLEL_WARMUP_GPUS PROCESSES PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_ROOT \
+         ITER_MS LEVEL MANIFEST MATCH MODE NEW NOISE OLD OPS OUT PARALLEL_WARMUP_GPUS PROCESSES PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_MISSING REPLAY_ROOT \
          REPLAY_STRICT REPO RETRIES RETRY_PAUSE_S ROUNDS RUN RUNS SET SETTLE_S SHAPES SHARD SWITCH TASK TESTS TIMEOUT TIMER TIMERS \
-         TREE TUNER_CACHE USE_FLAGTUNE V VALUES VENV WARMUP_MS
+         TREE TUNER_CACHE USE_FLAGTUNE V VALUES VENV WARMUP_MS WITH_USER
 given   := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
 unknown := $(filter-out $(KNOBS),$(given))
 ifneq ($(unknown),)
@@ -25,7 +25,7 @@ VENV ?= .venv
 PY   := $(abspath $(VENV))/bin/python
 ready := $(VENV)/.complete
 
-.PHONY: help setup screen ab aa prepare campaign verify rescope campaign-status campaign-explain summarize inventory inventory-diff shapes check-ops recheck-dismissed guards doctor host-check host-matrix bench test examples clean
+.PHONY: help setup screen ab fresh-tune aa prepare campaign verify rescope campaign-status campaign-explain summarize inventory inventory-diff shapes check-ops recheck-dismissed guards doctor host-check host-matrix bench test examples clean
 
 help:           ## this text
 	@echo "gemscreen: screens of FlagGems operators"; echo
@@ -65,6 +65,9 @@ campaign-status: $(ready) ## how far a campaign is: RUN= (default the newest)
 campaign-explain: $(ready) ## the evidence of one verdict, and how to run its cell again: TASK= [RUN=]
 	$(Q)$(PY) campaign/report.py explain
 
+fresh-tune: $(ready) ## drop what tuners remember of screens here (DEVICES=, WITH_USER=1: the user's own too)
+	$(Q)$(PY) fresh_tune.py $(if $(WITH_USER),--user)
+
 summarize: $(ready) ## read a screen's logs again: RUN= (default runs/latest-screen), OUT= for another place
 	$(Q)$(PY) batch_summary.py $(if $(RUN),$(RUN),runs/latest-screen) $(if $(OUT),--out $(OUT))
 
@@ -97,7 +100,7 @@ host-matrix: $(ready) ## try other Triton and flag_gems versions on the host dev
 	$(Q)$(PY) plugins/host_device/matrix.py
 
 bench: $(ready)   ## the harness's own cost, with stubs in place of the benchmarks
-	$(Q)$(PY) tests/bench_harness.py && $(PY) tests/bench_summary.py
+	$(Q)$(PY) tests/bench_harness.py && $(PY) tests/bench_summary.py && $(PY) tests/bench_record.py
 
 test: $(ready)    ## pass the tests (TESTS= for some of them)
 	$(Q)$(PY) -m pytest -q $(if $(TESTS),$(TESTS),tests)

@@ -1,17 +1,20 @@
 """ab_summary.py - the files of ab_test.sh -> ab.csv and a table.
 
-USAGE   python ab_summary.py RUN                    read RUN again (BAND=0.01 asks with another band)
+USAGE   python ab_summary.py RUN                    read RUN again, also one that was interrupted
+          BAND=0.01, NOISE=noise.json               ask with another band
         python ab_summary.py --begin RUN KEY=VALUE...   (ab_test.sh: writes ab.json)
 INPUT   RUN/ab.json, RUN/<repo>/<op>/{tests,round-<n>}-<side>/{run.log,exit.json,autotune.json,cache/}
 OUTPUT  RUN/ab.csv, one row per operator x dtype x shape; a table on stdout
-SAMPLE  op       dtype    shape       off_ms  on_ms   ratio  interval       mde    verdict    reason
-        softmax  float16  [64, 4096]  0.0261  0.0209  0.801  [0.795,0.807]  0.9%   faster     p=0.0004
+SAMPLE  op       dtype    shape       off_ms  on_ms   ratio  interval       mde    verdict    code       reason
+        softmax  float16  [64, 4096]  0.0261  0.0209  0.801  [0.795,0.807]  0.9%   faster     different  p=0.0004
 VERDICT faster | slower | same | ambiguous | invalid, by common/verdict.py with Benjamini-Hochberg over all rows. Rows are
         `invalid`, whatever their figures, where a side fails its tests, where a launch did not use the recorded
-        config (missed, fallback, dropped), and on the host device, which measures no time.
+        config (missed, fallback, dropped) or a record was forced, where the rounds were timed differently (a graph timer
+        that fell back), where one has no figure, and on the host device, which measures no time.
 COLUMNS `code`: identical | different | unknown, whether both sides executed the same compiled kernels; if identical,
         a difference in time is the switch's work outside of them, or noise. converts_*: layout conversions in them.
-EXIT    0 no row slower or invalid, 1 some are, 2 usage
+        `band`: within this share of 1 a ratio is the same: BAND, or what NOISE (aa_study.py) found for the row's timer.
+EXIT    0 no row slower or invalid, 1 some are, 2 usage, 3 NOISE is of another device or timer, 4 NOISE is damaged
 """
 import csv
 import io
@@ -19,6 +22,7 @@ import os
 import re
 import statistics
 import sys
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,11 +31,15 @@ from tabulate import tabulate
 from common import verdict
 from common.binaries import compare_kernels, read_cache
 from common.errors import BAD_RESULT, DONE, UserError, run_main
+from common.noise import read_band
 from common.runlog import parse_runlog
 from common.state import read_json, utc_now, write_json_atomic, write_text_atomic
+from screen.results import read_tests
 
 SIDES = ("off", "on")
-NOT_THE_RECORDS = re.compile(r"^AUTOTUNE_REPLAY \w+: .*\b(missed|fallback|dropped)=[1-9]", re.M)
+NOT_THE_RECORDS = re.compile(r"^AUTOTUNE_REPLAY (\w+): .*?\b(missed|fallback|dropped)=([1-9]\d*)", re.M)
+DEFAULT_BAND = 0.02
+OWN = "gemscreen_"  # kernels of this project's timers: no operator's
 
 
 @dataclass
@@ -51,6 +59,7 @@ class AbRow:
     ci_low: float | None
     ci_high: float | None
     mde: float | None
+    band: float
     p_adjusted: float | None
     rounds: int
     verdict: str
@@ -67,77 +76,122 @@ def begin(run, settings):
     write_json_atomic(run / "ab.json", {"schema": 1, "started": utc_now(), **dict(s.split("=", 1) for s in settings)})
 
 
+@dataclass
+class Sides:
+    """What one key (op_name, dtype, mode, shape, number of such a row in its log) got in each round of each side."""
+    times: dict     # {side: [ms per round or None]}
+    methods: set    # {(timer, cache)}
+    lack: str = ""  # what the last round without a figure had instead
+
+
 def read_rounds(folder, rounds):
-    """{(op_name, dtype, mode, shape): {side: [ms per round or None]}}, the same keys' (timer, cache), and all headers."""
-    table, methods, headers = {}, {}, []
+    """({key: Sides}, the headers of all logs)."""
+    table, headers = {}, []
     for side in SIDES:
         for number in range(1, rounds + 1):
             path = folder / f"round-{number}-{side}" / "run.log"
             log = parse_runlog(path) if path.is_file() else None
             headers.append(log.header if log else {})
+            seen = Counter()
             for row in log.rows if log else ():
                 key = (row.op_name, row.dtype, row.mode, row.shape)
-                times = table.setdefault(key, {s: [None] * rounds for s in SIDES})
-                times[side][number - 1] = row.latency_ms if row.status == "SUCCESS" else None
-                methods.setdefault(key, set()).add((row.timer or log.header.get("timer", ""),
-                                                    row.cache or log.header.get("cache", "")))
-    return table, methods, headers
+                seen[key] += 1
+                sides = table.setdefault((*key, seen[key]), Sides({s: [None] * rounds for s in SIDES}, set()))
+                if row.status == "SUCCESS":
+                    sides.times[side][number - 1] = row.latency_ms
+                    sides.methods.add((row.timer or log.header.get("timer", ""), row.cache or log.header.get("cache", "")))
+                else:
+                    sides.lack = f"{row.status} {row.reason}".strip()
+    return table, headers
 
 
 def read_correctness(folder, side):
-    """`passed`, or what else its tests' process came to."""
+    """`passed`, or what else its tests' process came to; `skipped` where none of them ran."""
+    if not (folder / f"tests-{side}").is_dir():
+        return "not run"
     exit_status = (read_json(folder / f"tests-{side}" / "exit.json") or {}).get("pytest_exit")
+    if exit_status == 0 and not any(t.get("outcome") == "passed" for t in read_tests(folder / f"tests-{side}" / "tests.jsonl")):
+        return "skipped"
     return {0: "passed", 1: "failed", 5: "no tests"}.get(exit_status, "crashed" if exit_status is None else "error")
 
 
 def find_fault(folder, rounds, headers, correctness):
     """Why no figure of this operator can be believed, or None."""
     for side in SIDES:
-        if correctness[side] not in ("passed", "no tests"):
+        if correctness[side] not in ("passed", "skipped", "no tests"):
             return f"correctness {correctness[side]} with {side}"
     if any(header.get("cache") == "host" for header in headers):
         return "the host device measures no time"
-    for side in SIDES:
-        for number in range(1, rounds + 1):
-            if (number, side) == (1, "off"):
-                continue
+    if any("forced" in header.get("replay", "") and header.get("replay_from") for header in headers):
+        return "a record was replayed by force (REPLAY_FORCE)"
+    for number in range(1, rounds + 1):
+        for side in SIDES:
             path = folder / f"round-{number}-{side}" / "run.log"
             found = NOT_THE_RECORDS.search(path.read_text(errors="replace")) if path.is_file() else None
             if found:
-                return f"round {number} {side}: {found[0].split(':', 1)[0]} {found[1]}: not the recorded configs"
+                return f"round {number} {side}: {found[1]} {found[2]}={found[3]}: not the recorded configs"
     return None
 
 
+def find_row_fault(sides):
+    """Why this row's figures cannot be compared, or None."""
+    for number, pair in enumerate(zip(*(sides.times[s] for s in SIDES)), 1):
+        for side, time in zip(SIDES, pair):
+            if time is None:
+                return f"no figure in round {number} {side}" + (f" ({sides.lack})" if sides.lack else "")
+    if len(sides.methods) > 1:
+        return "timed differently: " + ", ".join(sorted(" ".join(method) for method in sides.methods))
+    return None
+
+
+def read_noise_band(run, settings, op, methods):
+    """The band of a row: BAND, what NOISE says of its timer, or DEFAULT_BAND. UserError for a NOISE that does not fit."""
+    if settings.get("band"):
+        return float(settings["band"])
+    if not settings.get("noise") or len(methods) != 1 or ("host", "host") in methods:
+        return DEFAULT_BAND
+    record = read_json(run / settings["repo"] / op / "round-1-off" / "autotune.json") or {}
+    return read_band(Path(settings["noise"]), record.get("meta", {}).get("device") or settings["device"], *min(methods))
+
+
+def read_kernels(folder):
+    """The Kernels that an operator's process compiled: not those of the timers."""
+    return {kernel for kernel in read_cache(folder / "cache" / "triton") if not kernel.name.startswith(OWN)}
+
+
 def summarize_op(run, settings, op):
-    """The rows of one operator, with p-values that are not corrected yet."""
+    """The rows of one operator, each with its Comparison, whose p-value is not corrected yet."""
     folder, rounds = run / settings["repo"] / op, int(settings["rounds"])
-    table, methods, headers = read_rounds(folder, rounds)
+    table, headers = read_rounds(folder, rounds)
     correctness = {side: read_correctness(folder, side) for side in SIDES}
     fault = find_fault(folder, rounds, headers, correctness)
     # In the last round both sides replay, so that each has compiled what it launches and nothing else.
-    kernels = {side: read_cache(folder / f"round-{rounds}-{side}" / "cache" / "triton") for side in SIDES}
+    kernels = {side: read_kernels(folder / f"round-{rounds}-{side}") for side in SIDES}
     code = compare_kernels(kernels["off"], kernels["on"])[0]
     converts = {side: sum(k.converts or 0 for k in kernels[side]) if kernels[side] else None for side in SIDES}
-    for key, times in table.items() or {("", "", "", ""): {"off": [], "on": []}}.items():
-        op_name, dtype, mode, shape = key
-        result = verdict.compare_sides(times["off"], times["on"], float(settings["band"]))
-        used = sorted(methods.get(key, [("", "")]))
-        mixed = "timed by " + " and ".join(map(" ".join, used)) + ": not comparable" if len(used) > 1 else None
-        if fault or mixed:
-            result = verdict.Comparison("invalid", fault or mixed, result.rounds)
+    nothing = {("", "", "", "", 1): Sides({s: [None] * rounds for s in SIDES}, set())}
+    for key, sides in (table or nothing).items():
+        op_name, dtype, mode, shape, number = key
+        times, band = sides.times, read_noise_band(run, settings, op, sides.methods)
+        result = verdict.compare_sides(times["off"], times["on"], band)
+        why = fault or find_row_fault(sides)
+        if why:
+            result = verdict.Comparison("invalid", why, result.rounds)
         medians = {s: statistics.median(t for t in times[s] if t) if any(times[s]) else None for s in SIDES}
-        yield AbRow(1, settings["repo"], op, dtype, mode, *used[0],
-                    shape if op_name in (op, "") else f"{op_name}: {shape}", medians["off"], medians["on"], result.ratio,
-                    result.low, result.high, result.mde, result.p_value, result.rounds, result.verdict, result.reason,
-                    correctness["off"], correctness["on"], code, converts["off"], converts["on"]), result
+        ways = [sorted(x) for x in zip(*sides.methods)] or [[], []]
+        shape = (shape if op_name in (op, "") else f"{op_name}: {shape}") + (f" #{number}" if number > 1 else "")
+        yield AbRow(1, settings["repo"], op, dtype, mode, "+".join(dict.fromkeys(ways[0])), "+".join(dict.fromkeys(ways[1])), shape,
+                    medians["off"], medians["on"], result.ratio, result.low, result.high, result.mde, band, result.p_value,
+                    result.rounds, result.verdict, result.reason, correctness["off"], correctness["on"], code,
+                    converts["off"], converts["on"]), result
 
 
-def correct_rows(pairs, band):
+def correct_rows(pairs):
     """Rows with Benjamini-Hochberg p-values over all of them, and the verdicts that follow."""
     adjusted = verdict.adjust_bh([result.p_value for _, result in pairs])
     for (row, result), p_value in zip(pairs, adjusted):
         if p_value is not None:
-            decided = verdict.decide(verdict.replace(result, p_value=p_value), band, 1 - verdict.LEVEL)
+            decided = verdict.decide(verdict.replace(result, p_value=p_value), row.band, 1 - verdict.LEVEL)
             row.p_adjusted, row.verdict, row.reason = p_value, decided.verdict, decided.reason
         yield row
 
@@ -152,8 +206,9 @@ def write_csv(rows, path):
 
 
 def print_table(rows, settings):
-    shown = [(r.op, r.dtype, r.shape[:48], r.off_ms, r.on_ms, r.ratio, r.ci_low and f"[{r.ci_low:.3f},{r.ci_high:.3f}]",
-              r.mde and f"{r.mde:.1%}", r.verdict, r.code, r.reason) for r in rows]
+    shown = [(r.op, r.dtype, r.shape[:48], r.off_ms, r.on_ms, r.ratio,
+              None if r.ci_low is None else f"[{r.ci_low:.3f},{r.ci_high:.3f}]", None if r.mde is None else f"{r.mde:.1%}",
+              r.verdict, r.code, r.reason) for r in rows]
     print(tabulate(shown, headers=("op", "dtype", "shape", "off_ms", "on_ms", "ratio", "interval", "mde", "verdict", "code",
                                    "reason"), tablefmt="plain", floatfmt=".4g"))
     counts = {v: sum(r.verdict == v for r in rows) for v in ("faster", "slower", "same", "ambiguous", "invalid")}
@@ -172,9 +227,10 @@ def main(argv):
     settings = read_json(run / "ab.json")
     if not settings:
         raise UserError(f"{run / 'ab.json'}: missing or cut; name a run directory of ab_test.sh")
-    settings["band"] = os.environ.get("BAND") or settings["band"]
+    if os.environ.get("BAND") or os.environ.get("NOISE"):
+        settings |= {"band": os.environ.get("BAND"), "noise": os.environ.get("NOISE")}
     pairs = [pair for op in settings["ops"].split(",") for pair in summarize_op(run, settings, op)]
-    rows = list(correct_rows(pairs, float(settings["band"])))
+    rows = list(correct_rows(pairs))
     write_csv(rows, run / "ab.csv")
     print_table(rows, settings)
     print(f"{run / 'ab.csv'}")

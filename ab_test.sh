@@ -16,7 +16,8 @@
 #            <repo>/<op>/tests-<side>/        correctness: run.log
 #            <repo>/<op>/round-<n>-<side>/    run.log, autotune.json, cache/ (compiled kernels)
 #            ab.csv, and the same as a table on stdout (ab_summary.py says what the verdicts mean)
-# EXIT     0 no row slower or invalid, 1 some are, 2 usage, 3 the environment was refused
+# EXIT     0 no row slower or invalid, 1 some are, 2 usage, 3 the environment was refused; 128+N after signal N: what
+#          runs is ended first, and `ab_summary.py RUN` reads what there is
 # LIMITS   One device. An op with R rounds costs 2 + 2R processes; ab.csv's `mde` says which effect they could show.
 set -euo pipefail
 export LC_ALL=C TZ=UTC
@@ -27,10 +28,11 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${VALUES:=0,1}"    # its two values: base,candidate / 两个取值：基准,候选
 : "${OPS:=}"          # comma list of operators / 算子列表，逗号分隔
 : "${ROUNDS:=2}"      # rounds; 2 is the least, 5 shows effects of a few percent / 轮数，至少 2
-: "${BAND:=0.02}"     # within this share of 1 a ratio is "same" / 视为相同的比例带宽
+: "${BAND:=}"         # within this share of 1 a ratio is "same"; empty: NOISE's, else 0.02 / 视为相同的比例带宽
+: "${NOISE:=}"        # noise.json of this machine (make aa): its band per timer / 本机噪声文件
 : "${DEVICES:=}"      # one device; empty: the first that there is / 使用的设备（一个）
 : "${RUN:=}"          # run directory / 输出目录
-: "${TEST_ARGS:=--quick}"  # arguments for the correctness tests / 正确性测试的附加参数
+: "${TEST_ARGS=--quick}"  # arguments for the correctness tests / 正确性测试的附加参数
 # ---- End of config / 配置结束
 
 die() { # STATUS TEXT
@@ -38,16 +40,23 @@ die() { # STATUS TEXT
     exit "$1"
 }
 
+run_python() { PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$@"; }
+
 check_arguments() { # sets OFF and ON
     [[ $SWITCH =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || die 2 "SWITCH: $SWITCH: is no variable's name; give one: SWITCH=NAME"
     [ "$SWITCH" != USE_FLAGTUNE ] || die 2 "SWITCH: USE_FLAGTUNE: changes what is searched for; both sides must use the same"
+    ! grep -q "^: \"\${${SWITCH}[:=]" "$ROOT/run_pytest.sh" "${BASH_SOURCE[0]}" ||
+        die 2 "SWITCH: $SWITCH: is a knob of run_pytest.sh or of this script; both sides must use the same"
     [ -z "${!SWITCH+set}" ] || die 3 "$SWITCH: ${!SWITCH}: is set already and would reach both sides; unset it"
     [[ $VALUES =~ ^[^,]+,[^,]+$ ]] || die 2 "VALUES: $VALUES: give two values, as VALUES=0,1"
     OFF=${VALUES%,*} ON=${VALUES#*,}
     [ "$OFF" != "$ON" ] || die 2 "VALUES: $VALUES: are the same; give two"
-    [ -n "$OPS" ] || die 2 "OPS: empty; name operators: OPS=softmax,topk"
+    [[ $OPS =~ ^[A-Za-z0-9_.+-]+(,[A-Za-z0-9_.+-]+)*$ ]] || die 2 "OPS: $OPS: name operators: OPS=softmax,topk"
     [[ $ROUNDS =~ ^([2-9]|[1-9][0-9]+)$ ]] || die 2 "ROUNDS: $ROUNDS: give 2 or more"
-    [[ $BAND =~ ^0?\.[0-9]+$ ]] || die 2 "BAND: $BAND: give a share, as BAND=0.02"
+    [[ $BAND =~ ^(0?\.[0-9]+)?$ ]] || die 2 "BAND: $BAND: give a share, as BAND=0.02"
+    [ -z "$NOISE" ] || [ -z "$BAND" ] || die 2 "BAND: $BAND: NOISE=$NOISE is set too; set one of them"
+    [ -z "$NOISE" ] || [ -e "$NOISE" ] || die 2 "NOISE: $NOISE: does not exist; make one: make aa OPS=..."
+    [ -z "$RUN" ] || [ ! -e "$RUN" ] || die 2 "RUN: $RUN: exists; name a new directory"
 }
 
 choose_python() {
@@ -58,15 +67,56 @@ choose_python() {
     export PYTHON
 }
 
+choose_repo() { # sets REPO; every operator must be known before the first one is measured
+    local op
+    : "${REPO:=$(run_python -c 'import os; from common.trees import find_trees; print(next(iter(find_trees(os.environ))))')}"
+    export REPO
+    for op in ${OPS//,/ }; do
+        (cd "$ROOT" && "$PYTHON" -m common.inventory nodes "$REPO" "$op" > /dev/null) || exit $?
+    done
+}
+
+make_run() { # sets RUN to an absolute path
+    : "${RUN:=$ROOT/runs/ab-$SWITCH-$(date +%Y%m%dT%H%M%SZ)}"
+    mkdir -p "$(dirname "$RUN")"
+    mkdir "$RUN" 2>/dev/null || die 2 "RUN: $RUN: exists or cannot be made; name a new directory"
+    RUN=$(cd "$RUN" && pwd -P)
+    run_python "$ROOT/ab_summary.py" --begin "$RUN" "switch=$SWITCH" "off=$OFF" "on=$ON" "rounds=$ROUNDS" "band=$BAND" \
+        "noise=${NOISE:+$(realpath -- "$NOISE")}" "ops=$OPS" "repo=$REPO" "device=$DEVICE"
+}
+
+# shellcheck disable=SC2317 # called by a trap
+stop() { # SIGNAL-NUMBER: end what runs; run_pytest.sh ends its pytest
+    caught=$1
+    trap '' HUP INT TERM
+    [ -z "$child" ] || kill -TERM "$child" 2>/dev/null || true
+}
+
+run_to_end() { # COMMAND...: sets status; in the background, since only `wait` lets a trap run at once
+    child='' status=0
+    "$@" &
+    child=$!
+    while :; do # a trap ends `wait` before the child has ended
+        status=0
+        wait "$child" || status=$?
+        kill -0 "$child" 2>/dev/null || break
+    done
+    child=''
+}
+
 run_side() { # DIRECTORY SIDE SUITE OP [REPLAY_FROM]: one fresh process; its exit status is read from its files later
-    local value=$OFF
+    local value=$OFF extra=${PYTEST_EXTRA:-} host_mode=${HOST_MODE:-execute}
     [ "$2" = off ] || value=$ON
+    if [ "$3" = tests ]; then extra=$TEST_ARGS host_mode=execute; fi # nothing is computed in HOST_MODE=compile
     echo "ab_test.sh: $4 $(basename "$1") ($SWITCH=$value)"
-    local extra=${PYTEST_EXTRA:-}
-    [ "$3" = benchmark ] || extra=$TEST_ARGS
-    env "$SWITCH=$value" RUN_DIR="$1" SUITE="$3" REPLAY_FROM="${5:-}" TUNER_CACHE=isolated PYTEST_EXTRA="$extra" \
-        "$ROOT/run_pytest.sh" "$4" > "$1.out" 2>&1 || status=$?
-    if [ "${status:-0}" -eq 2 ] || [ "${status:-0}" -eq 3 ] && [ ! -e "$1/exit.json" ]; then
+    run_to_end env "$SWITCH=$value" RUN_DIR="$1" SUITE="$3" REPLAY_FROM="${5:-}" TUNER_CACHE=isolated PYTEST_EXTRA="$extra" \
+        HOST_MODE="$host_mode" "$ROOT/run_pytest.sh" "$4" > "$1.out" 2>&1
+    if [ "$caught" -ne 0 ]; then
+        rm -f "$1.out"
+        echo "ab_test.sh: interrupted; $PYTHON $ROOT/ab_summary.py $RUN reads what there is" >&2
+        exit $((128 + caught))
+    fi
+    if [ ! -e "$1/run.log" ]; then # refused before it began: so will be all others
         cat "$1.out" >&2
         exit "$status"
     fi
@@ -86,23 +136,25 @@ run_op() { # OP
     done
 }
 
-case ${1:-} in
-    -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    ?*) die 2 "$1: takes no arguments; usage: SWITCH=NAME OPS=OP[,OP...] ./ab_test.sh" ;;
-esac
-check_arguments
-choose_python
-cd "$ROOT"
-exports=$("$PYTHON" -m common.devices one) || exit $?
-DEVICE=
-eval "$exports" # the variables that show the children one device, and DEVICE, its name
-: "${REPO:=$("$PYTHON" -m common.trees | cut -f 1)}"
-export REPO
-: "${RUN:=runs/ab-$SWITCH-$(date +%Y%m%dT%H%M%SZ)}"
-mkdir -p "$(dirname "$RUN")"
-mkdir "$RUN" 2>/dev/null || die 2 "RUN: $RUN: exists or cannot be made; name a new directory"
-RUN=$(cd "$RUN" && pwd -P)
-"$PYTHON" ab_summary.py --begin "$RUN" "switch=$SWITCH" "off=$OFF" "on=$ON" "rounds=$ROUNDS" "band=$BAND" "ops=$OPS" \
-    "repo=$REPO" "device=$DEVICE"
-for op in ${OPS//,/ }; do run_op "$op"; done
-exec "$PYTHON" ab_summary.py "$RUN"
+main() {
+    local exports op status=0
+    case ${1:-} in
+        -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+        ?*) die 2 "$1: takes no arguments; usage: SWITCH=NAME OPS=OP[,OP...] ./ab_test.sh" ;;
+    esac
+    check_arguments
+    choose_python
+    choose_repo
+    exports=$(run_python -m common.devices one) || exit $?
+    DEVICE='' child='' caught=0
+    eval "$exports" # the variables that show the children one device, and DEVICE, its name
+    make_run
+    trap 'stop 1' HUP
+    trap 'stop 2' INT
+    trap 'stop 15' TERM
+    for op in ${OPS//,/ }; do run_op "$op"; done
+    run_python "$ROOT/ab_summary.py" "$RUN" || status=$?
+    exit "$status"
+}
+
+main "$@" # it ends in `exit`: bash reads a script as it goes, and so never reads what an edit meanwhile put here

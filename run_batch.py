@@ -3,7 +3,7 @@
 
 USAGE    run_batch.py [--run DIR] [--ops a,b] [--match REGEX] [--devices 6,7] [--dtypes float16,...] [--level L]
                       [--mode M] [--shapes SET|FILE] [--timeout S] [--retries N] [--shard hash|balanced]
-                      [--replay-root RUN] [--fresh] [--dry-run]
+                      [--replay-root RUN] [--replay-missing run|skip] [--fresh] [--dry-run]
          Every option's default is the environment variable of the same name (OPS, DEVICES, REPLAY_ROOT, ...).
 INPUT    ops/inventory_<repo>.csv minus what of ops/dismiss.csv holds here; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or
          the sample tree.
@@ -29,7 +29,6 @@ EXIT     0 all ok, skipped or dismissed; 1 an operator is none of these; 2 usage
 REQUIRES Python 3.10, Linux; rich for the bar. No torch here: only the children import it.
 LIMITS   One host. Timings need devices that nobody else uses; that is not checked here.
 """
-
 import argparse
 import os
 import signal
@@ -70,7 +69,7 @@ def main(argv):
         screen = replace(screen, run=run, run_id=run_id)
         say_start(screen, why if kind == "named" else f"{kind}: {why}", changed)
         end_leftovers(screen)
-        rows = assign_devices(planned, screen)
+        rows = screens.skip_without_record(screen.environ, assign_devices(planned, screen), say)
         plan.write_plan(run / "plan.csv", plan.keep_earlier_rows(rows, plan.read_plan(run / "plan.csv"), ops))
         screens.mark_latest(screen)
         tasks, done = judge_ops(rows, screen)
@@ -116,7 +115,8 @@ def read_options(argv):
         "shapes": "a set of ops/shapes, or a FILE in place of upstream's core_shapes.yaml",
         "timeout": "seconds for one attempt (1800)", "retries": "repetitions after a failure that may pass (2)",
         "shard": "hash: an operator always meets the same device; balanced: by the last screen's durations",
-        "replay_root": "RUN: replay the tuner's choices recorded in that screen"}
+        "replay_root": "RUN: replay the tuner's choices recorded in that screen",
+        "replay_missing": "run (tuned live) or skip: operators that have no record there"}
     for name, text in options.items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper().rpartition("_")[2], help=text)
     parser.add_argument("--fresh", action="store_const", const="1", help="start a new screen whatever there is")
@@ -244,7 +244,7 @@ def say_start(screen, why, changed):
 
 def print_plan(planned, screen, why):
     """The plan as a table: what would run where, and what would not."""
-    rows = assign_devices(planned, screen)
+    rows = screens.skip_without_record(screen.environ, assign_devices(planned, screen), say)
     tasks, done = judge_ops(rows, screen)
     to_run = {task.row.key for task in tasks}
     say(f"would use {screens.shorten(screen.run)} ({why})")

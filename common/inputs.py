@@ -132,7 +132,7 @@ def list_op_inputs(screen_inputs, tree, tree_facts, shared, nodes, shapes, repla
         "nodes": sha256_json(sorted(nodes)),
         "shapes": sha256_file(shapes) if shapes else "",
         "files": sha256_tree(tree, files),
-        "replay": _digest_folder(replay) if replay else "",
+        "replay": _digest_record(replay) if replay else "",
     }
 
 
@@ -141,9 +141,7 @@ def split_list(text):
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
-def _digest_folder(folder):
-    folder = Path(folder)
-    if folder.is_file():
-        return sha256_file(folder)
-    return sha256_tree(folder, sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*")
-                                      if path.is_file()))
+def _digest_record(replay):
+    """Of a run directory its record alone: whatever else lies there (logs, caches) is not replayed."""
+    path = Path(replay)
+    return sha256_file(path) if path.is_file() else sha256_tree(path, ["autotune.json"])

@@ -13,19 +13,22 @@ Requirements: the standard library.
 
 import datetime
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.errors import UserError
-from common.inputs import list_knobs
+from common.inputs import check_choice, list_knobs
 from common.state import (SCHEMA, claim_directory, link_latest, read_json, read_marker, sha256_json, utc_now, utc_stamp,
                           write_json_atomic)
+from screen.plan import PLANNED
 
 # Two calls with the same of these, and of run_pytest.sh's knobs, mean the same screen.
-SELECTION = ("OPS", "MATCH", "DEVICES", "SHAPES", "REPLAY_ROOT", "REPLAY_FROM", "HOST_TARGET")
+SELECTION = ("OPS", "MATCH", "DEVICES", "SHAPES", "REPLAY_ROOT", "REPLAY_FROM", "REPLAY_MISSING",
+             "HOST_TARGET")
 # These only say how it is driven.
 DRIVING = ("TIMEOUT", "RETRIES", "SHARD")
 LATEST = "latest-screen"
+RECORD = "autotune.json"
 # Above: a nightly job that starts a minute early must not find yesterday's results and stop.
 CONTINUE_HOURS = 12
 
@@ -136,17 +139,30 @@ def judge_marker(folder, inputs, timeout):
 
 
 def find_replay(environ, row):
-    """What `row` replays: the attempt that counted for it in REPLAY_ROOT ("" if it has none there), else REPLAY_FROM."""
+    """What `row` replays: the attempt that counted for it in REPLAY_ROOT ("" if it has no record there), else REPLAY_FROM."""
     if not environ.get("REPLAY_ROOT"):
         return environ.get("REPLAY_FROM", "")
     folder = Path(environ["REPLAY_ROOT"]) / row.repo / row.op
     marker = read_marker(folder)
     attempt = folder / "attempts" / str(marker["attempt"]) if marker else None
-    return str(attempt.resolve()) if attempt and attempt.is_dir() else ""
+    return str(attempt.resolve()) if attempt and (attempt / RECORD).is_file() else ""
+
+
+def skip_without_record(environ, rows, say):
+    """`rows`; with REPLAY_MISSING=skip those without a record in REPLAY_ROOT are skipped. They are named either way."""
+    root, skips = environ.get("REPLAY_ROOT"), environ.get("REPLAY_MISSING") == "skip"
+    lacking = {row.key: row for row in rows if root and row.status == PLANNED and not find_replay(environ, row)}
+    if lacking:
+        say(f"no record in {root}, {'skipped' if skips else 'tuned live'}: {', '.join(row.name for row in lacking.values())}")
+    if not skips:
+        return rows
+    reason = f"no {RECORD} in {root} (REPLAY_MISSING=skip)"
+    return [replace(row, status="skipped", device="", reason=reason) if row.key in lacking else row for row in rows]
 
 
 def check_replay(environ):
-    """UserError if REPLAY_ROOT is no screen, REPLAY_FROM is not there, or both are set."""
+    """UserError if REPLAY_ROOT is no screen, REPLAY_FROM is not there, both are set, or REPLAY_MISSING is no choice."""
+    check_choice("REPLAY_MISSING", environ.get("REPLAY_MISSING") or "run", ("run", "skip"))
     root, record = environ.get("REPLAY_ROOT"), environ.get("REPLAY_FROM")
     if root and not (Path(root) / "screen.json").is_file():
         raise UserError(f"REPLAY_ROOT: {root}: is no screen (no screen.json); name one, as runs/latest-screen")

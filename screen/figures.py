@@ -61,13 +61,20 @@ def list_summary_rows(results):
         header, is_host = result.log.header, result.is_host
         if not result.log.rows:
             rows.append(head + ("", header.get("mode", ""), header.get("level", ""), result.timer, result.cache)
-                        + ("",) * 9 + tail + (result.reason,))
+                        + ("",) * 9 + tail + (add_force(header, result.reason),))
         for row in result.log.rows:
             shape = row.shape if row.op_name == result.op else f"{row.op_name}: {row.shape}"
             ratios = (None,) * 5 if is_host else (row.speedup, row.host_us, row.tflops, row.gbps_base, row.gbps)
             rows.append(head + (row.dtype, row.mode, row.level, *find_method(result, row), shape, row.latency_base_ms,
-                                row.latency_ms) + ratios + (row.status,) + tail + (row.reason or result.reason,))
+                                row.latency_ms) + ratios + (row.status,) + tail
+                        + (add_force(header, row.reason or result.reason),))
     return rows
+
+
+def add_force(header, reason):
+    """`reason`, and that the run replayed a record which does not fit (REPLAY_FORCE=1), if it did."""
+    is_forced = header.get("replay_from") and "forced" in header.get("replay", "").split()
+    return "; ".join(filter(None, (f"replay forced from {header['replay_from']}" if is_forced else "", reason)))
 
 
 def find_method(result, row):

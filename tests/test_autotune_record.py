@@ -4,6 +4,7 @@ Most tests look at a few pytest processes over autotune_kernels.py, started once
 database, then replays of `edited`, the cold record with other winners. On the host device BLOCK 64 wins every tuning;
 512 never compiles; so 128 can only come out of a record or a database.
 """
+import csv
 import json
 import os
 import re
@@ -286,6 +287,21 @@ def test_force_replays_it_and_says_so(folder, foreign):
     assert "AUTOTUNE_REPLAY_FORCED device: recorded with NVIDIA H100" in run.text
     assert "AUTOTUNE_REPLAY_FOREIGN compiler: recorded with ffff" in run.text
     assert re.search(r"AUTOTUNE_REPLAY libtuner: used=1 unused=0 missed=2 fallback=0 dropped=0 from=\S+ forced", run.text)
+
+
+def test_every_row_of_a_forced_replay_says_so(tmp_path):
+    """run_pytest.sh writes these two lines; batch_summary.py carries them into summary.csv."""
+    (tmp_path / "abs").mkdir()
+    (tmp_path / "abs/run.log").write_text(
+        "==== gemscreen begin ====\nrepo: main\nop: abs\nreplay_from: /runs/other\nreplay:  forced\n====\n"
+        "Operator: abs  Performance Test (dtype=torch.float16, mode=kernel,level=core)\n"
+        "Status      Torch Latency (ms)    Gems Latency (ms)         Gems Speedup         Size Detail\n"
+        "SUCCESS               0.010000            0.020000               0.500          [torch.Size([64, 64])]\n"
+        "==== gemscreen end ====\npytest_exit: 0\n====\n")
+    (tmp_path / "abs/exit.json").write_text('{"schema": 1, "pytest_exit": 0}')
+    subprocess.run([sys.executable, ROOT / "batch_summary.py", "--quiet", tmp_path], check=True)
+    rows = list(csv.DictReader(open(tmp_path / "summary.csv")))
+    assert [(row["row_status"], row["reason"]) for row in rows] == [("SUCCESS", "replay forced from /runs/other")]
 
 
 def test_another_kernel_source_is_refused_at_the_launch(folder, cold):

@@ -384,17 +384,45 @@ def test_a_device_that_is_never_freed_gets_no_more_ops(stub, cards):
 # ---- replay, dry run, progress
 
 def test_replay_root_gives_each_op_its_own_record(stub):
+    for op in ("abs", "mm"):
+        stub.behave(op, 'echo "$REPLAY_FROM" > "$RUN_DIR/replay"; echo {} > "$RUN_DIR/autotune.json"')
     assert stub.run("--ops", "abs,add") == 0
     first = stub.latest
-    for op in ("abs", "mm"):
-        stub.behave(op, 'echo "$REPLAY_FROM" > "$RUN_DIR/replay"')
     assert stub.run("--ops", "abs,mm", "--replay-root", str(first)) == 0
     assert (stub.latest / "main/abs/attempts/1/replay").read_text().strip() == str(first / "main/abs/attempts/1")
     assert (stub.latest / "main/mm/attempts/1/replay").read_text().strip() == ""
+    assert f"no record in {first}, tuned live: main/mm" in stub.output()
     assert stub.run("--ops", "mm", REPLAY_FROM=first / "main/abs/attempts/1") == 0
     assert (stub.latest / "main/mm/attempts/1/replay").read_text().strip() == str(first / "main/abs/attempts/1")
     assert stub.run("--replay-root", str(stub.tree)) == 2
     assert f"REPLAY_ROOT: {stub.tree}: is no screen" in stub.output()
+
+
+def test_ops_without_a_record_are_named_and_skipped_if_asked(stub):
+    stub.behave("abs", 'echo {} > "$RUN_DIR/autotune.json"')
+    assert stub.run("--ops", "abs,add") == 0     # add records nothing
+    first = stub.latest
+    assert stub.run("--replay-root", str(first), "--replay-missing", "skip") == 0
+    assert f"no record in {first}, skipped: main/add, main/mm" in stub.output()
+    rows = {row["op"]: row for row in stub.read_csv("summary.csv")}
+    assert {op: row["status"] for op, row in rows.items()} == {"abs": "ok", "add": "skipped", "mm": "skipped"}
+    assert rows["mm"]["reason"] == f"no autotune.json in {first} (REPLAY_MISSING=skip)"
+    assert not (stub.latest / "main/mm").exists()
+    assert stub.run("--replay-root", str(first), "--replay-missing", "later") == 2
+    assert "REPLAY_MISSING: later: unknown; valid are run, skip" in stub.output()
+
+
+def test_only_the_record_counts_as_an_input_of_a_replay(stub):
+    stub.behave("abs", 'echo {} > "$RUN_DIR/autotune.json"')
+    assert stub.run("--ops", "abs") == 0
+    first = stub.latest
+    call = ("--ops", "abs", "--replay-root", str(first))
+    assert stub.run(*call) == 0 and stub.attempts("abs") == ["1"]
+    (first / "main/abs/attempts/1/notes").write_text("looked at it")
+    assert stub.run(*call) == 0 and stub.attempts("abs") == ["1"]
+    (first / "main/abs/attempts/1/autotune.json").write_text("{ }")
+    assert stub.run(*call) == 0 and stub.attempts("abs") == ["1", "2"]
+    assert "(changed: replay)" in stub.output()
 
 
 def test_dry_run_prints_the_plan_and_makes_nothing(stub):

@@ -39,6 +39,7 @@ from screen.results import read_tests
 SIDES = ("off", "on")
 NOT_THE_RECORDS = re.compile(r"^AUTOTUNE_REPLAY (\w+): .*?\b(missed|fallback|dropped)=([1-9]\d*)", re.M)
 DEFAULT_BAND = 0.02
+ON_HOST = "the host device measures no time"
 OWN = "gemscreen_"  # kernels of this project's timers: no operator's
 
 
@@ -121,7 +122,7 @@ def find_fault(folder, rounds, headers, correctness):
         if correctness[side] not in ("passed", "skipped", "no tests"):
             return f"correctness {correctness[side]} with {side}"
     if any(header.get("cache") == "host" for header in headers):
-        return "the host device measures no time"
+        return ON_HOST
     if any("forced" in header.get("replay", "") and header.get("replay_from") for header in headers):
         return "a record was replayed by force (REPLAY_FORCE)"
     for number in range(1, rounds + 1):
@@ -177,7 +178,8 @@ def summarize_op(run, settings, op):
         why = fault or find_row_fault(sides)
         if why:
             result = verdict.Comparison("invalid", why, result.rounds)
-        medians = {s: statistics.median(t for t in times[s] if t) if any(times[s]) else None for s in SIDES}
+        medians = {s: statistics.median(t for t in times[s] if t) if any(times[s]) and fault != ON_HOST else None
+                   for s in SIDES}
         ways = [sorted(x) for x in zip(*sides.methods)] or [[], []]
         shape = (shape if op_name in (op, "") else f"{op_name}: {shape}") + (f" #{number}" if number > 1 else "")
         yield AbRow(1, settings["repo"], op, dtype, mode, "+".join(dict.fromkeys(ways[0])), "+".join(dict.fromkeys(ways[1])), shape,

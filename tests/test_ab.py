@@ -145,6 +145,7 @@ def test_rows_that_nothing_can_be_said_of(tmp_path):
         "forced": "a record was replayed by force (REPLAY_FORCE)", "short": "no figure in round 5 on",
         "never": "correctness not run with off"}
     assert rows["wrong"]["ratio"] == "" and rows["wrong"]["on_ms"] == "0.5"
+    assert rows["host"]["on_ms"] == rows["host"]["off_ms"] == ""
 
 
 def test_skipped_tests_are_said_and_no_fault(tmp_path):

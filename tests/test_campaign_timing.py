@@ -1,0 +1,103 @@
+"""campaign/timing.py: noise, rows and tasks from times made here; drift, wild rows, and the rate of false verdicts."""
+import random
+
+import pytest
+
+from campaign.timing import Rules, adjust_rows, find_robust_sigma, judge_rows, judge_task, measure_noise
+
+RULES = Rules(band=0.01, level=0.95, min_noise=0.0005)
+
+
+def make_times(draw, candidate=1.0, rows=2, replicates=1, drift=0.0, idle=0.0):
+    """{(round, replicate): {row: {cell: ms}}}; `drift` per step in the order of the run, `idle` on the first."""
+    times, step = {}, 0
+    for round_ in "ab":
+        for replicate in range(1, replicates + 1):
+            order = ("off", "mask0", "candidate") if (replicate % 2 == 1) == (round_ == "a") else ("candidate", "mask0", "off")
+            pair = {f"row{n}": {} for n in range(rows)}
+            for cell in order:
+                speed = (1 + drift) ** step * (1 - idle if step == 0 else 1)
+                for row in pair:
+                    pair[row][cell] = draw() * speed * (candidate if cell == "candidate" else 1)
+                step += 1
+            times[round_, replicate] = pair
+    return times
+
+
+def judge_campaign(times, identical=()):
+    """{task: Timing} of a campaign whose tasks all have both rounds, and its Noise."""
+    noise = measure_noise(times, set(identical), RULES)
+    rows = adjust_rows({task: [row for row, _ in judge_rows(each, noise, RULES)] for task, each in times.items()},
+                       sum(len(next(iter(each.values()))) for each in times.values()))
+    return {task: judge_task(each, rows[task], noise, RULES) for task, each in times.items()}, noise
+
+
+def has_verdict(timing):
+    return bool(timing.direction_a and timing.direction_a == timing.direction_b and timing.rows_faster + timing.rows_slower)
+
+
+def test_exact_times_give_exact_figures():
+    timings, noise = judge_campaign({"t": make_times(lambda: 2.0, candidate=0.5)})
+    assert (noise.row_sigma, noise.placebo_rows, noise.placebo_bias) == (0.0005, 4, 0.0)
+    timing = timings["t"]
+    assert (timing.ratio_a, timing.ratio_b) == (pytest.approx(0.5), pytest.approx(0.5))
+    # n = 2 processes, t(0.975, 3) = 3.18245, t(0.8, 3) = 0.97847: 4.16092 * 0.0005 / sqrt 2
+    assert timing.mde == pytest.approx(0.0014722, abs=1e-6)
+    assert (timing.low, timing.high) == (pytest.approx(0.5 * 0.998875, abs=1e-5), pytest.approx(0.5 * 1.001126, abs=1e-5))
+    assert (timing.direction_a, timing.direction_b, timing.rows_faster, timing.rows_slower) == ("faster", "faster", 2, 0)
+
+
+def test_robust_sigma_is_blind_to_one_wild_row():
+    assert find_robust_sigma([0.01, -0.01, 0.01, -0.01, 0.5]) == pytest.approx(0.014826)
+    assert find_robust_sigma([]) == 0.0
+
+
+def test_a_placebo_that_moves_as_far_blinds_the_task():
+    """gelu under do_bench: the same binary moved by 77 %; an effect of 30 % on top of that is none."""
+    draw = random.Random(1)
+    times = {f"t{n}": make_times(lambda: draw.gauss(1, 0.001)) for n in range(6)}
+    for pair in (wild := make_times(lambda: 1.0)).values():
+        for cells in pair.values():
+            cells["mask0"], cells["candidate"] = 0.6, 0.7
+    timings, _ = judge_campaign({**times, "wild": wild})
+    assert timings["wild"].direction_a == "" and not has_verdict(timings["wild"])
+
+
+@pytest.mark.parametrize("drift, idle", [(0.0, 0.0), (0.01, 0.1), (-0.003, 0.1)])
+def test_a_null_campaign_gives_no_verdicts(drift, idle):
+    """Three identical cells, noise of 1 %, a drifting clock, and a card that is faster after a pause: 200 tasks."""
+    draw = random.Random(5)
+    times = {f"t{n}": make_times(lambda: draw.gauss(1, 0.01), drift=drift, idle=idle) for n in range(200)}
+    timings, _ = judge_campaign(times)
+    assert sum(map(has_verdict, timings.values())) == 0
+
+
+def test_an_effect_of_5_percent_is_found_in_that_noise():
+    draw = random.Random(5)
+    times = {f"t{n}": make_times(lambda: draw.gauss(1, 0.005), candidate=0.95) for n in range(50)}
+    timings, _ = judge_campaign(times)
+    assert sum(map(has_verdict, timings.values())) > 45
+
+
+def test_the_false_alarm_rate_is_near_its_nominal_level():
+    draw = random.Random(9)
+    times = {f"t{n}": make_times(lambda: draw.gauss(1, 0.01)) for n in range(200)}
+    noise = measure_noise(times, set(times), RULES)
+    assert noise.null_rows == 400 and 0 < noise.alarm_rate < 0.05 and noise.is_usable
+    assert noise.row_sigma == pytest.approx(0.01 * 2 ** 0.5, rel=0.1)
+
+
+def test_null_rows_beyond_twice_the_nominal_level_void_the_campaign():
+    draw = random.Random(9)
+    times = {f"t{n}": make_times(lambda: draw.gauss(1, 0.01), candidate=1.1 if n < 3 else 1.0) for n in range(20)}
+    noise = measure_noise(times, set(times), RULES)
+    assert (noise.alarms, noise.null_rows, noise.is_usable) == (6, 40, False)
+    assert measure_noise({}, set(), RULES).is_usable is False  # no placebo: nothing can be said
+
+
+def test_replicates_narrow_the_interval():
+    draw = random.Random(3)
+    one, _ = judge_campaign({f"t{n}": make_times(lambda: draw.gauss(1, 0.01)) for n in range(30)})
+    four, _ = judge_campaign({f"t{n}": make_times(lambda: draw.gauss(1, 0.01), replicates=4) for n in range(30)})
+    mean = {name: sum(t.mde for t in each.values()) / 30 for name, each in (("one", one), ("four", four))}
+    assert mean["four"] < 0.75 * mean["one"]

@@ -7,6 +7,7 @@ needs `host_ms` for each launch, and a stream `gap_ms` after it; work that is ca
 what graph_timer/device.py lists.
 """
 import contextlib
+import weakref
 from collections import OrderedDict
 
 import torch
@@ -50,6 +51,7 @@ class Card:
         self.captures = []           # launches in each
         self.replays = self.flushes = self.scratches = self.trims = 0
         self.is_broken = False
+        self.unused = {}             # bytes -> storages that no tensor holds any more
         self.seed = torch.empty(0, dtype=torch.uint8)
 
     # ---- what an operator does
@@ -66,6 +68,17 @@ class Card:
             self.busy_until = max(self.busy_until, self.now)
             self.execute(touched, warm_ms, cold_ms)
             self.busy_until += self.gap_ms
+
+    def empty_like(self, tensor):
+        """Memory as torch's allocator for a card hands it out: what was given back last comes first.
+
+        (The host's hands out other addresses in each run, and what is warm is a matter of addresses.)
+        """
+        unused = self.unused.setdefault(tensor.nbytes, [])
+        storage = unused.pop() if unused else torch.UntypedStorage(tensor.nbytes)
+        made = torch.empty(0, dtype=tensor.dtype).set_(storage, 0, tuple(tensor.size()), tuple(tensor.stride()))
+        weakref.finalize(made, unused.append, storage)
+        return made
 
     def read_back(self):
         """What .item() does: waits, which no capture allows."""

@@ -271,7 +271,7 @@ def make_call(card, warm=0.01, cold=0.02, size=16):
     x = torch.ones(size)
 
     def op(x):
-        y = torch.empty_like(x)
+        y = card.empty_like(x)
         card.launch([x], [y], warm, cold)
         return y
     args = (x,)

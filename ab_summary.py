@@ -5,8 +5,8 @@ USAGE   python ab_summary.py RUN                    read RUN again, also one tha
         python ab_summary.py --begin RUN KEY=VALUE...   (ab_test.sh: writes ab.json)
 INPUT   RUN/ab.json, RUN/<repo>/<op>/{tests,round-<n>}-<side>/{run.log,exit.json,autotune.json,cache/}
 OUTPUT  RUN/ab.csv, one row per operator x dtype x shape; a table on stdout
-SAMPLE  op       dtype    shape       off_ms  on_ms   ratio  interval       mde    verdict    code       reason
-        softmax  float16  [64, 4096]  0.0261  0.0209  0.801  [0.795,0.807]  0.9%   faster     different  p=0.0004
+SAMPLE  op       dtype    shape       off_ms  on_ms   ratio  interval       mde    verdict    code       converts  reason
+        softmax  float16  [64, 4096]  0.0261  0.0209  0.801  [0.795,0.807]  0.9%   faster     different  12->3     p=0.0004
 VERDICT faster | slower | same | ambiguous | invalid, by common/verdict.py with Benjamini-Hochberg over all rows. Rows are
         `invalid`, whatever their figures, where a side fails its tests, where a launch did not use the recorded
         config (missed, fallback, dropped) or a record was forced, where the rounds were timed differently (a graph timer
@@ -210,9 +210,10 @@ def write_csv(rows, path):
 def print_table(rows, settings):
     shown = [(r.op, r.dtype, r.shape[:48], r.off_ms, r.on_ms, r.ratio,
               None if r.ci_low is None else f"[{r.ci_low:.3f},{r.ci_high:.3f}]", None if r.mde is None else f"{r.mde:.1%}",
-              r.verdict, r.code, r.reason) for r in rows]
+              r.verdict, r.code, None if None in (r.converts_off, r.converts_on) else f"{r.converts_off}->{r.converts_on}", r.reason)
+             for r in rows]
     print(tabulate(shown, headers=("op", "dtype", "shape", "off_ms", "on_ms", "ratio", "interval", "mde", "verdict", "code",
-                                   "reason"), tablefmt="plain", floatfmt=".4g"))
+                                   "converts", "reason"), tablefmt="plain", floatfmt=".4g"))
     counts = {v: sum(r.verdict == v for r in rows) for v in ("faster", "slower", "same", "ambiguous", "invalid")}
     print(f"\n{settings['switch']}: on={settings['on']} against off={settings['off']}, {settings['rounds']} rounds, "
           f"{len(rows)} rows: " + ", ".join(f"{n} {v}" for v, n in counts.items() if n))

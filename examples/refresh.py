@@ -42,7 +42,7 @@ def read_session(path):
 
 def run_command(command, clone, home):
     """What `command` prints in `clone`, evened out, and its exit status."""
-    environ = {"PATH": f"{ROOT / '.venv/bin'}:{os.environ['PATH']}", "HOME": str(home), "LC_ALL": "C.UTF-8", "COLUMNS": "120"}
+    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "LC_ALL": "C.UTF-8", "COLUMNS": "120"}
     environ |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     done = subprocess.run(["bash", "-c", command], cwd=clone, env=environ, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
@@ -52,12 +52,22 @@ def run_command(command, clone, home):
     return text.rstrip("\n"), done.returncode
 
 
+def link_environment(own, place):
+    """`place` holds links to what `own` holds, and is no link itself: should make build it anew, `own` stays whole."""
+    place.mkdir()
+    for entry in own.iterdir():
+        if entry.name == ".complete":
+            (place / entry.name).write_bytes(entry.read_bytes())
+        else:
+            (place / entry.name).symlink_to(entry)
+
+
 def refresh(path):
     """Run the session in `path` and write it anew."""
     with tempfile.TemporaryDirectory() as folder:
         clone, home = Path(folder) / "gemscreen", Path(folder) / "home"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-        (clone / ".venv").symlink_to(ROOT / ".venv")
+        link_environment(ROOT / ".venv", clone / ".venv")
         home.mkdir()
         lines = []
         for narration, command in read_session(path):

@@ -159,7 +159,8 @@ def test_code_and_converts_are_those_of_the_last_round(tmp_path):
     runs = Runs(tmp_path)
     add_kernels(runs.add("other"), 5, off=CONVERT * 3, on=CONVERT)
     add_kernels(runs.add("equal"), 5, off=CONVERT, on=CONVERT)
-    rows = runs.summarize()[1]
+    _, rows, text = runs.summarize()
+    assert "different  3->1" in text and "identical  1->1" in text
     assert [rows[op]["code"] for op in ("other", "equal")] == ["different", "identical"]
     assert (rows["other"]["converts_off"], rows["other"]["converts_on"]) == ("3", "1")
 

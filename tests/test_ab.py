@@ -291,11 +291,11 @@ def test_a_signal_ends_the_children_and_leaves_files_that_can_be_read(tree, numb
 def test_a_compiler_switch_on_the_host_device(tmp_path):
     """Times mean nothing there; code and converts are real."""
     env = {**os.environ, "PYTHON": sys.executable, "REPO": "samples", "HOST_TARGET": "cuda:90", "HOST_MODE": "compile", "DTYPES": "float16",
-           "SWITCH": "RLC_STOCK_ENHANCE", "OPS": "masked_select", "RUN": str(tmp_path / "ab")}
+           "SWITCH": "RLC_STOCK_ENHANCE", "OPS": "rand", "RUN": str(tmp_path / "ab")}
     done = subprocess.run([ROOT / "ab_test.sh"], env=env, cwd=tmp_path, text=True, capture_output=True, timeout=600, check=False)
     rows = list(csv.DictReader(open(tmp_path / "ab/ab.csv")))
     assert done.returncode == 1 and {(r["verdict"], r["reason"]) for r in rows} == {("invalid", "the host device measures no time")}
     assert {(r["correctness_off"], r["correctness_on"], r["code"]) for r in rows} == {("passed", "passed", "different")}
     assert int(rows[0]["converts_off"]) > int(rows[0]["converts_on"]) >= 0
-    log = (tmp_path / "ab/samples/masked_select/round-2-on/run.log").read_text()
-    assert f"replay_from: {tmp_path}/ab/samples/masked_select/round-1-off\n" in log and "RLC_SWITCH cell=candidate" in log
+    log = (tmp_path / "ab/samples/rand/round-2-on/run.log").read_text()
+    assert f"replay_from: {tmp_path}/ab/samples/rand/round-1-off\n" in log and "RLC_SWITCH cell=candidate" in log

@@ -48,8 +48,8 @@ def judge_floor(run, frozen, receipt, tasks, floor):
     """Judgement at another floor, demoted against the sealed verdicts."""
     noise = Noise(**receipt["noise"]) if receipt["noise"] else None
     fresh = judge_run(run, frozen, floor, noise, tasks)
-    verdicts = {task: demote(Verdict(task, sealed["class"], sealed["reason"], sealed["detail"]), fresh.verdicts[task])
-                for task, sealed in receipt["verdicts"].items()}
+    sealed = {task: Verdict(task, each["class"], each["reason"], each["detail"]) for task, each in receipt["verdicts"].items()}
+    verdicts = {task: demote(sealed[task], verdict) for task, verdict in fresh.verdicts.items()}
     return replace(fresh, verdicts=verdicts)
 
 

@@ -124,7 +124,8 @@ def test_classify_is_total(random_cases):
 def test_another_floor_never_promotes(random_cases):
     """Same correctness, times and noise; other counts. A claim may stand or fall, nothing becomes one."""
     seen = set()
-    for (facts, timing, usable), (other, _, _) in zip(random_cases, random_cases[1:]):
+    for number, ((facts, timing, usable), (other, _, _)) in enumerate(zip(random_cases, random_cases[1:])):
+        other = facts if number % 3 == 0 else other  # a floor that changes nothing is a floor too
         sealed = classify_task(facts, timing, usable)
         result = demote(sealed, classify_task(replace(other, correctness=facts.correctness), timing, usable))
         assert result.klass in {"G": "GBX", "R": "RBX", "C": "CBX", "B": "BX", "F": "F", "X": "X"}[sealed.klass]

@@ -4,6 +4,7 @@
     mini.run()                      campaign/run.py to its end; the CompletedProcess
     mini.matrix()                   {task: row of matrix.csv}
     mini.tool("verify", mini.run_dir)
+    run_golden(), run_small()       two sealed ones that the test files share
 
 All of it runs in a copy of the project: a campaign refuses tools that change while it runs, and so one may edit meanwhile.
 """
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -25,6 +27,7 @@ from run_cell import PLANTED
 
 # All but the one that makes the campaign's own false alarms.
 GOLDEN_TASKS = [task for task in PLANTED if task != "same_binary_faster"]
+FEW = ["gain", "keeps_converts", "candidate_wrong", "inputs_only", "below_floor_only"]
 PARTS = ("campaign", "common", "plugins", "ops", "samples", "tests/minicampaign", "run_pytest.sh")
 COLUMNS = ("schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,test_file,test_nodes,"
            "skip_guard,source,verified")
@@ -64,17 +67,41 @@ jobs: 2
 """
 
 
+def make_session_folder():
+    """A folder that is gone when the test session ends."""
+    folder = Path(tempfile.mkdtemp(prefix="minicampaign-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
 @functools.cache
 def copy_project():
     """A copy of what a campaign consists of, for this test session."""
-    folder = Path(tempfile.mkdtemp(prefix="minicampaign-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    folder = make_session_folder()
     for part in PARTS:
         if (ROOT / part).is_dir():
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "frozen", "results"))
         else:
             shutil.copy2(ROOT / part, folder / part)
     return folder
+
+
+@functools.cache
+def run_golden():
+    """The sealed campaign of all planted outcomes, run once per session; `.done` is its CompletedProcess."""
+    campaign = MiniCampaign(make_session_folder(), GOLDEN_TASKS, candidate_hangs=3)
+    campaign.done = campaign.run()
+    assert campaign.done.returncode == 1, campaign.done.stdout + campaign.done.stderr  # sealed, with tasks in F and R
+    return campaign
+
+
+@functools.cache
+def run_small():
+    """A sealed campaign of FEW at floor 0, as the published one, run once per session."""
+    campaign = MiniCampaign(make_session_folder(), FEW, floor=0)
+    campaign.done = campaign.run()
+    assert campaign.done.returncode == 1, campaign.done.stdout + campaign.done.stderr
+    return campaign
 
 
 class MiniCampaign:
@@ -143,3 +170,17 @@ class MiniCampaign:
     def matrix(self, folder=None):
         with open((folder or self.run_dir) / "matrix.csv", newline="") as stream:
             return {row["task"]: row for row in csv.DictReader(stream)}
+
+
+def edit(path, old, new):
+    """Replace one place of a file that must be there."""
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+
+
+def wait_for(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.02)

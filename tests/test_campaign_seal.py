@@ -1,0 +1,171 @@
+"""seal.py, verify.py and rescope.py on sealed campaigns of planted outcomes: what holds, and every way to tamper."""
+import csv
+import hashlib
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "minicampaign"))
+
+from harness import edit, run_golden, run_small
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return run_golden()
+
+
+@pytest.fixture(scope="module")
+def small():
+    return run_small()
+
+
+# Seal and verify ----------------------------------------------------------------------------------------------------
+
+
+def test_sha256sum_alone_verifies_and_covers_every_file(mini):
+    done = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=mini.run_dir, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    found = sorted(path.relative_to(mini.run_dir).as_posix() for path in mini.run_dir.rglob("*") if path.is_file())
+    assert (mini.run_dir / "FILES").read_text().splitlines() == found
+    assert [line[66:] for line in (mini.run_dir / "SHA256SUMS").read_text().splitlines()] == [name for name in found if name != "SHA256SUMS"]
+    assert not any(path.stat().st_mode & 0o222 for path in [mini.run_dir, *mini.run_dir.rglob("*")])
+
+
+def test_verify_holds(mini):
+    done = mini.tool("verify", mini.run_dir)
+    digest = hashlib.sha256((mini.run_dir / "SHA256SUMS").read_bytes()).hexdigest()
+    assert (done.returncode, done.stdout) == (0, f"{mini.run_dir}: verified; SHA256SUMS {digest}\n")
+    assert f"SHA256SUMS {digest}" in mini.done.stdout
+
+
+def make_writable_copy(run, target):
+    shutil.copytree(run, target)
+    for path in [target, *target.rglob("*")]:
+        path.chmod(path.stat().st_mode | 0o200)
+    return target
+
+
+def forge_sums(run):
+    """What someone does who changes a file and its digest."""
+    names = [line[66:] for line in (run / "SHA256SUMS").read_text().splitlines()]
+    (run / "SHA256SUMS").write_text("".join(f"{hashlib.sha256((run / n).read_bytes()).hexdigest()}  {n}\n" for n in names))
+
+
+def lock_again(run):
+    for path in [*run.rglob("*"), run]:
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode & ~0o222)
+
+
+LOG = "tasks/gain/a1/candidate/attempts/1/run.log"
+TAMPERS = {  # what is done, whether the digests are forged, what verify says first
+    "a log is added": (lambda run: (run / "tasks/extra.log").write_text("x"), False, "added tasks/extra.log"),
+    "a log changed": (lambda run: edit(run / LOG, "1.000000", "2.000000"), False, f"changed {LOG}"),
+    "a log is gone": (lambda run: (run / LOG).unlink(), False, f"missing {LOG}"),
+    "a log is a link": (lambda run: (run / LOG).rename(run.parent / "away") and (run / LOG).symlink_to(run.parent / "away"), False,
+                        f"link {LOG}: is no plain file"),
+    "the list lacks a file": (lambda run: edit(run / "FILES", LOG + "\n", ""), True, "changed FILES"),
+    "a time changed": (lambda run: edit(run / LOG, "0.8", "0.7"), True, "matrix.csv: says other than the evidence: 'schema"),
+    "the report changed": (lambda run: edit(run / "report.md", "| G gain | 1 |", "| G gain | 2 |"), True,
+                           "report.md: says other than the evidence: '| G gain | 2 |' is sealed, '| G gain | 1 |' is right"),
+    "a class changed": (lambda run: edit(run / "matrix.csv", "candidate_wrong,F", "candidate_wrong,C"), True, "matrix.csv: says other"),
+    "the headline changed": (lambda run: edit(run / "receipt.json", '"G": 1', '"G": 3'), True, "receipt.json: headline: says"),
+    "a marker changed": (lambda run: edit(run / "tasks/candidate_wrong/tests/candidate/.complete", '"failed"', '"ok"'), True, "matrix.csv: says"),
+    "the policy changed": (lambda run: edit(run / "frozen/manifest.yaml", "Planted outcomes", "Other outcomes"), True,
+                           "frozen/manifest.yaml: changed"),
+    "a dump changed": (lambda run: edit(next((run / "tasks/gain/a1/off/attempts/1/ir").iterdir()), "#a>", "#c>"), True, "matrix.csv: says"),
+}
+
+
+@pytest.mark.parametrize("what", TAMPERS)
+def test_verify_catches(small, tmp_path, what):
+    tamper, is_forged, expected = TAMPERS[what]
+    run = make_writable_copy(small.run_dir, tmp_path / "run")
+    tamper(run)
+    if is_forged:
+        forge_sums(run)
+    lock_again(run)
+    done = small.tool("verify", run)
+    assert done.returncode == 4, done.stdout + done.stderr
+    if what != "a time changed":
+        assert expected in done.stdout
+    else:
+        assert "says other than the evidence" in done.stdout
+    if is_forged:
+        right = hashlib.sha256((small.run_dir / "SHA256SUMS").read_bytes()).hexdigest()
+        assert "changed SHA256SUMS" in small.tool("verify", run, "--expect", right).stdout
+
+
+def test_a_writable_file_is_a_problem_and_an_unsealed_run_usage(small, tmp_path):
+    run = make_writable_copy(small.run_dir, tmp_path / "run")
+    assert "writable matrix.csv" in small.tool("verify", run).stdout
+    (run / "SHA256SUMS").unlink()
+    done = small.tool("verify", run)
+    assert done.returncode == 2 and "is not sealed" in done.stderr
+
+
+def test_a_run_that_is_still_written_is_not_sealed(tmp_path, small):
+    run = make_writable_copy(small.run_dir, tmp_path / "run")
+    (run / "SHA256SUMS").unlink()
+    with open(run / LOG, "a"):
+        done = small.tool("seal", run)
+    assert done.returncode == 3 and f"{run / LOG}: process {os.getpid()} still writes it" in done.stderr
+    assert not (run / "SHA256SUMS").exists()
+
+
+# Rescope ------------------------------------------------------------------------------------------------------------
+
+
+def read_classes(text):
+    return {row["task"]: row["class"] for row in csv.DictReader(io.StringIO(text))}
+
+
+def test_the_published_case(small, tmp_path):
+    """The only reduction lies in five once-launched input kernels: C at floor 0, B at floor 1, and nothing else changes
+    but the task that has nothing above the floor."""
+    assert {t: (r["class"], r["converts_off"], r["converts_candidate"]) for t, r in small.matrix().items()} == {
+        "gain": ("G", "4", "1"), "keeps_converts": ("B", "4", "4"), "candidate_wrong": ("F", "4", "1"),
+        "inputs_only": ("C", "20", "5"), "below_floor_only": ("C", "4", "1")}
+    done = small.tool("rescope", small.run_dir, "--floor", "1", "--out", tmp_path / "floor1")
+    assert done.returncode == 0, done.stderr
+    assert read_classes((tmp_path / "floor1" / "matrix.csv").read_text()) == {
+        "gain": "G", "keeps_converts": "B", "candidate_wrong": "F", "inputs_only": "B", "below_floor_only": "X"}
+    receipt = json.loads((tmp_path / "floor1" / "receipt.json").read_text())
+    assert receipt["changed"] == {"inputs_only": "C -> B", "below_floor_only": "C -> X"}
+    assert receipt["parent_sha256sums"] == hashlib.sha256((small.run_dir / "SHA256SUMS").read_bytes()).hexdigest()
+    assert receipt["headline_all_planned"] == {"G": 1, "R": 0, "C": 0, "B": 2, "F": 1, "X": 1}
+    assert receipt["headline_scoped"] == {"G": 1, "R": 0, "C": 0, "B": 2, "F": 1, "X": 0}
+
+
+def test_the_sealed_floor_gives_the_sealed_matrix(mini, small, tmp_path):
+    for campaign, floor in ((mini, "1"), (small, "0")):
+        done = campaign.tool("rescope", campaign.run_dir, "--floor", floor, "--out", tmp_path / floor)
+        assert "changed: none" in done.stdout, done.stderr
+        assert (tmp_path / floor / "matrix.csv").read_bytes() == (campaign.run_dir / "matrix.csv").read_bytes()
+
+
+def test_no_floor_promotes(mini, tmp_path):
+    done = mini.tool("rescope", mini.run_dir, "--floor", "0", "--out", tmp_path / "floor0")
+    assert "changed: inputs_only B -> X\n" in done.stdout
+    lines = dict(line.split(maxsplit=1) for line in mini.tool("rescope", mini.run_dir, "--all-floors").stdout.splitlines())
+    assert lines["gain"] == "0..1: G   4..6: X" and lines["inputs_only"] == "0: X   1: B   4..6: X"
+    assert lines["below_floor_only"] == "0..6: X" and lines["candidate_wrong"] == "0..6: F"
+
+
+def test_rescope_refuses(small, tmp_path):
+    inside = small.tool("rescope", small.run_dir, "--floor", "1", "--out", small.run_dir / "tasks" / "new")
+    assert inside.returncode == 2 and "lies in a sealed run" in inside.stderr
+    nothing = small.tool("rescope", tmp_path, "--floor", "1")
+    assert nothing.returncode == 2 and "has no receipt" in nothing.stderr
+    run = make_writable_copy(small.run_dir, tmp_path / "run")
+    edit(run / LOG, "1.000000", "2.000000")
+    changed = small.tool("rescope", run, "--floor", "1")
+    assert changed.returncode == 4 and "is not what was sealed" in changed.stderr
+

@@ -1,0 +1,64 @@
+"""A real campaign on the host device: rand of the sample tree, really compiled in three cells, killed once, sealed, verified."""
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "minicampaign"))
+
+from harness import FOREIGN, copy_project, wait_for
+
+ONE_TASK = """  - task: rand
+    op: rand
+    dtypes: [float16]
+    canary: reduction
+    correctness: {nodes: ["tests/test_rand.py::test_accuracy_rand[dtype0]"], reason: float16 is what is measured}
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """The sealed run; its driver was killed while round a's first step ran."""
+    import os
+    folder, project = tmp_path_factory.mktemp("host"), copy_project()
+    text = (project / "campaign" / "manifests" / "host_rlc.yaml").read_text()
+    (folder / "m.yaml").write_text(text[:text.index("  - task: rand")] + ONE_TASK)
+    environ = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)} | {"PYTHON": sys.executable}
+    command = [sys.executable, project / "campaign" / "run.py", folder / "m.yaml", "--run", folder / "run", "--frozen", folder / "frozen"]
+    driver = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True)
+    wait_for(lambda: (folder / "run/tasks/rand/a1/off/attempts/1/run.log").exists() or driver.poll() is not None, seconds=300)
+    time.sleep(1)
+    driver.kill()
+    driver.wait()
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "run"
+
+
+def test_the_reduction_is_real_and_without_times_untrusted(run):
+    assert (run / "matrix.csv").read_text().splitlines()[1] == (
+        "1,rand,X,no-timing,rand,float16,reduction,4,4,0,4,0,0,,,,,,passed,passed,passed")
+
+
+def test_the_killed_attempt_is_kept_and_another_one_counts(run):
+    assert sorted(path.name for path in (run / "tasks/rand/a1/off/attempts").iterdir()) == ["1", "2"]
+    assert not (run / "tasks/rand/a1/off/attempts/1/exit.json").exists()
+    assert '"attempt": 2' in (run / "tasks/rand/a1/off/.complete").read_text()
+    assert (run / "tasks/rand/a1/candidate/.complete").read_text().count("a1/off/attempts/2") == 1  # what it replays
+    assert not list(run.rglob("cache"))
+
+
+def test_it_verifies(run):
+    tool = copy_project() / "campaign" / "verify.py"
+    done = subprocess.run([sys.executable, tool, run], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_command_of_a_step_runs_that_cell_again(run, tmp_path):
+    command = (run / "tasks/rand/a1/candidate/command.txt").read_text().replace("/tmp/one-cell", str(tmp_path / "cell"))
+    done = subprocess.run(["bash", "-c", command], cwd=copy_project(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first = next((run / "tasks/rand/a1/candidate/attempts").iterdir())
+    assert (tmp_path / "cell" / "index.tsv").read_text() == (first / "index.tsv").read_text()

@@ -238,6 +238,19 @@ def test_a_backward_pass_on_its_own_inputs_still_gets_leaves_of_its_own():
     assert copy()[0].tolist() == [50.0] * 3
 
 
+def test_a_copy_does_not_count_as_a_change_of_the_copies_before_it():
+    x, card = torch.ones(4, requires_grad=True), Card()
+    copies = rotation.Copies(card, [x], 3)
+    first = copies.make_tensors(0)[id(x)]
+    out = first * first  # saves it
+    before = first._version
+    copies.make_tensors(1)
+    rotation.make_twin(card.seed, x, x.untyped_storage(), 0)
+    assert first._version == before
+    out.sum().backward()
+    assert first.grad.tolist() == [2.0] * 4
+
+
 # ---- errors
 
 DSA = "\nCUDA kernel errors might be asynchronously reported.\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
@@ -307,6 +320,33 @@ def test_event_timing_says_where_the_gap_between_launches_is_much_of_the_figure(
     timer, _ = make_timer(card)
     found = timer.measure(make_call(card, ms, ms), "event")
     assert found.latency_ms == pytest.approx(ms + 0.0012, rel=0.01) and found.notes == notes
+
+
+def test_a_backward_pass_is_captured_on_rotated_copies():
+    card, passes = Card(), []
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, grad):
+            x, = ctx.saved_tensors  # raises if x was changed since
+            made = card.empty_like(x)
+            card.launch([x, grad], [made])
+            passes.append(x.data_ptr())
+            return made
+    x = torch.ones(65536, requires_grad=True)  # 256 KiB: eight gradients are twice the L2
+    op, args, out, grad = Square.apply, (x,), Square.apply(x), torch.ones(65536)
+    timer, _ = make_timer(card)
+    heard = []
+    found = timer.measure(lambda: torch.autograd.grad((out,), [x], grad_outputs=(grad,), retain_graph=True), "graph",
+                          recipe=(op, args, {}), on_fallback=heard.append)
+    assert (found.timer, found.fault, heard) == ("graph", "", [])
+    assert (found.how, found.copies) == ("rotation", 8) and found.latency_ms == pytest.approx(0.02)
+    assert len(set(passes)) == 9  # the original's memory, and eight copies
 
 
 def test_a_capture_begins_with_an_allocator_that_holds_nothing_back():

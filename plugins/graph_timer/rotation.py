@@ -145,9 +145,13 @@ class Copies:
 
 
 def make_twin(seed, tensor, storage, offset):
-    """A tensor like `tensor`, a leaf like it, on `storage` at `offset` elements. `seed` is an empty one of its device."""
+    """A tensor like `tensor`, a leaf like it, on `storage` at `offset` elements. `seed` is an empty one of its device.
+
+    `.data` gives each twin a version counter of its own. A view shares its base's, and set_ counts as a change: the next
+    twin would change all twins before it, and a backward pass refuses what was changed after its forward pass.
+    """
     with torch.no_grad():
-        twin = seed.view(tensor.dtype)
+        twin = seed.data.view(tensor.dtype)
         twin.set_(storage, offset, tuple(tensor.size()), tuple(tensor.stride()))
     return twin.requires_grad_() if tensor.requires_grad else twin
 

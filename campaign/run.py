@@ -261,9 +261,10 @@ def main(argv):
     run.parent.mkdir(parents=True, exist_ok=True)
     lock = run.with_name(f"{run.name}.lock")
     with hold_lock(lock, f"campaign {run}"), hold_device(devices[0]):
+        if known := read_json(run / layout.CAMPAIGN):
+            end_tagged(known["run_id"])  # what a killed driver left may still be on the device
         preflight.run_checks(context)
         run_id = start_run(run, frozen, context)
-        end_tagged(run_id)
         frozen = layout.read_frozen(run / layout.FROZEN)
         session = Session(run, run_id, frozen, context.tree, devices[0], python, find_run_pytest(environ), environ,
                           lambda: describe_device(devices[0], environ))

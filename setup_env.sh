@@ -11,6 +11,7 @@
 #   host   The calling Python sees no accelerator: an environment of its own, everything pinned.
 #   vendor The calling Python has a torch that sees one: a --system-site-packages environment that gets only what
 #          lacks. Nothing that the image brought is replaced: pip is held to the versions that it found.
+#          requirements/test.txt comes along for `host` only: a vendor image can test without it, slower.
 # LIMITS   Python 3.10 to 3.12. About 2 GB of disk for `host`. Where the index serves a CUDA build of torch, that is
 #          several GB more: let PIP_EXTRA_INDEX_URL name an index with CPU builds to avoid it.
 # EXIT     0 done, 2 a bad PYTHON, 3 the environment cannot be made
@@ -49,7 +50,7 @@ build_host() {
     "$python" -m venv --clear "$venv" ||
         fail 3 "$python: cannot make a virtual environment; on Debian: apt-get install python3-venv"
     echo "setup_env.sh: installing torch, triton, flag_gems and the rest into $venv (a minute or two)"
-    pip_install -r "$req/torch.txt" -c "$req/core.txt" && pip_install -r "$req/core.txt" &&
+    pip_install -r "$req/torch.txt" -c "$req/core.txt" && pip_install -r "$req/core.txt" -r "$req/test.txt" &&
         pip_install --no-deps -r "$req/host.txt"
 }
 

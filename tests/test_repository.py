@@ -68,7 +68,7 @@ def test_failed_setup_is_not_taken_for_a_finished_one(project):
 
 
 def test_finished_setup_is_kept_and_a_changed_pin_builds_anew(project):
-    for name in ("core.txt", "host.txt", "torch.txt"):
+    for name in ("core.txt", "host.txt", "test.txt", "torch.txt"):
         (project / "requirements" / name).write_text("# nothing\n")
     assert setup(project).returncode == 0
     built = (project / ".venv/.complete").read_text()

@@ -24,7 +24,8 @@ from campaign.worker import describe_end
 from common.runlog import parse_runlog
 from common.state import read_json, read_marker, sha256_json
 
-REPLAY = re.compile(r"^AUTOTUNE_REPLAY (\w+): used=\d+ unused=\d+ missed=(\d+) fallback=(\d+) dropped=(\d+)", re.M)
+REPLAY = re.compile(r"^AUTOTUNE_REPLAY (\w+): (.*?) from=", re.M)
+HARMLESS = ("used=", "unused=")  # every other outcome of a replay is a launch that did not use the record
 PART = re.compile(r"([ab])(\d+)")
 
 
@@ -107,9 +108,10 @@ def find_replay_fault(run_dir, text, is_recording):
     if is_recording:
         return ""
     found = REPLAY.findall(text)
-    for kind, *counts in found:
-        if any(int(count) for count in counts):
-            return f"{kind}: missed={counts[0]} fallback={counts[1]} dropped={counts[2]}"
+    for kind, outcomes in found:
+        odd = [pair for pair in outcomes.split() if not pair.startswith(HARMLESS) and not pair.endswith("=0")]
+        if odd:
+            return f"{kind}: {' '.join(odd)}"
     return "run.log says nothing of the replay" if record.get("entries") and not found else ""
 
 

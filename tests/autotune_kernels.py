@@ -1,4 +1,4 @@
-"""Helper of test_autotune_record.py: copied to a folder as test_it.py and run there under the host device.
+"""Helper of autotune_runs.py: copied to a folder as test_it.py and run there under the host device.
 
 Each case launches one tuned kernel and appends {"case": [BLOCK of every launch]} to launched.jsonl: the grid function sees
 what really is launched. BLOCK 512 never compiles.

@@ -6,94 +6,19 @@ database, then replays of `edited`, the cold record with other winners. On the h
 """
 import csv
 import json
-import os
 import re
 import sqlite3
 import subprocess
 import sys
-import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+from autotune_runs import Folder, choose_block, edit_record, find_tables
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "plugins"))
 
-OTHER_PACKAGE = '''
-from triton.runtime.autotuner import Autotuner
-
-class OtherTuner(Autotuner):
-    """Another package's tuner, with a run() and a key of its own, as flaggems_vllm's."""
-    def run(self, *args, **kwargs):
-        self.nargs = dict(zip(self.arg_names, args))
-        key = (self.nargs["n"], "other")
-        if key not in self.cache:
-            timings = {c: self._bench(*args, config=c, **kwargs) for c in self.prune_configs(kwargs)}
-            self.cache[key] = min(timings, key=timings.get)
-            self.configs_timings = timings
-        self.best_config = self.cache[key]
-        return self.fn.run(*args, **kwargs, **self.best_config.all_kwargs())
-
-def other_tuner(configs, key):
-    return lambda fn: OtherTuner(fn, fn.arg_names, configs, key, None, None)
-'''
 LIB, PLAIN = ("lib-64", "lib-100", "lib_hook-64"), ("plain-64", "plain-100", "plain_hook-64")
-
-
-class Folder:
-    """A place with the kernels, one compile cache, and the run directories of the processes that ran there."""
-
-    def __init__(self, path):
-        self.path = path
-        (path / "test_it.py").write_text((ROOT / "tests/autotune_kernels.py").read_text())
-        (path / "other_package").mkdir()
-        (path / "other_package/__init__.py").write_text(OTHER_PACKAGE)
-
-    def run(self, name, *words, database="db", **environment):
-        """pytest in a fresh run directory `name`: its text, status, record, and what each case launched."""
-        run_dir = self.path / name
-        run_dir.mkdir()
-        env = {**os.environ, "PYTHONPATH": f"{ROOT / 'plugins'}:{self.path}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-               "TRITON_CACHE_DIR": str(self.path / "cache"), "FLAGGEMS_DB_URL": f"sqlite:///{self.path}/{database}",
-               "HOST_TARGET": "cuda:90", "HOST_MODE": "compile", "RUN_DIR": str(run_dir), **environment}
-        command = [sys.executable, "-m", "pytest", "-s", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider", "--rootdir", self.path,
-                   "-p", "_host_device_plugin", "-p", "_autotune_record_plugin", self.path / "test_it.py", *words]
-        done = subprocess.run(command, cwd=run_dir, env=env, text=True, capture_output=True, timeout=300, check=False)
-        lines = [json.loads(line) for line in read_lines(run_dir / "launched.jsonl")]
-        launched = {case: blocks for line in lines for case, blocks in line.items() if case != "hooked"}
-        hooked = {case: line["hooked"] for line in lines for case in line if case != "hooked"}
-        return SimpleNamespace(text=done.stdout + done.stderr, code=done.returncode, path=run_dir, launched=launched, hooked=hooked,
-                               entries=read_entries(run_dir / "autotune.json"),
-                               failed=set(re.findall(r"^FAILED \S+\[(\S+)\]", done.stdout, re.M)))
-
-
-def read_lines(path):
-    return path.read_text().splitlines() if path.is_file() else []
-
-
-def read_entries(path):
-    """{case: entry} of a record; other kernels by their name and key."""
-    found = {}
-    for entry in json.loads(path.read_text())["entries"] if path.is_file() else ():
-        name, (first, *_) = entry["kernel"].rpartition(".")[2].removesuffix("_kernel"), json.loads(entry["key"])
-        found[f"{name}-{first[1]}"] = entry
-    return found
-
-
-def edit_record(source, place, change, **meta):
-    """A copy of a record with `change(case, entry)` for each entry (None drops it) and other `meta` (None drops it)."""
-    data = json.loads((source / "autotune.json").read_text())
-    cases = read_entries(source / "autotune.json")
-    data["entries"] = [e for e in (change(case, entry) for case, entry in cases.items()) if e]
-    data["meta"] = {k: v for k, v in {**data["meta"], **meta}.items() if v is not None}
-    place.mkdir()
-    (place / "autotune.json").write_text(json.dumps(data))
-    return place
-
-
-def choose_block(entry, block, pre_hook=False):
-    return {**entry, "config": {**entry["config"], "kwargs": {"BLOCK": ["int", block]}, "pre_hook": pre_hook}}
 
 
 def choose_others(case, entry):
@@ -134,15 +59,6 @@ def edited(folder, cold):
 def replayed(folder, warm, edited):
     """Over the warm database."""
     return folder.run("replayed", REPLAY_FROM=str(edited))
-
-
-def find_tables(database, kernel):
-    """The names of a kernel's tables: winners, trials."""
-    names = [name for name, in database.execute("SELECT name FROM sqlite_master WHERE type='table'") if name.startswith(kernel)]
-    trials = [name for name in names if "benchmark" in name]
-    winners = [name for name in names if name not in trials]
-    assert len(winners) == len(trials) == 1
-    return winners[0], trials[0]
 
 
 # ---- record
@@ -335,75 +251,3 @@ def test_a_refused_record_ends_pytest_with_3(folder, tmp_path):
     (tmp_path / "autotune.json").write_text('{"schema": 1, "me')
     run = folder.run("cut", REPLAY_FROM=str(tmp_path))
     assert run.code == 3 and f"{tmp_path}/autotune.json: is no autotune record" in run.text
-
-
-# ---- codec
-
-def test_values_keep_their_types_through_json():
-    import numpy
-    import torch
-    from autotune_record import codec
-    values = (True, 1, 1.0, -0.0, 0.0, float("inf"), None, "torch.float16", torch.float16, numpy.int64(1), numpy.bool_(False),
-              (1, True), [0.5])
-    text = codec.encode_key(values)
-    back = [codec.decode_value(v) for v in json.loads(text)]
-    assert [type(v) for v in back] == [type(v) for v in values] and codec.encode_key(back) == text
-    assert len({codec.encode_key((v,)) for v in values}) == len(values)
-
-
-@pytest.mark.parametrize("encoded", [["dtype", "torch.float3"], ["dtype", "torch.nn"], ["repr", "x.Y", "<Y>"]])
-def test_values_that_cannot_be_built_again_are_not_replayable(encoded):
-    from autotune_record import codec
-    with pytest.raises(codec.NotReplayable):
-        codec.decode_value(encoded)
-
-
-# ---- the database is shared
-
-def test_eight_processes_record_while_a_ninth_holds_the_write_lock(folder):
-    """Longer than the 5 s that SQLite's driver waits by itself; the database does not exist at the start."""
-    path = folder.path / "shared"
-    holder = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, path], stdout=subprocess.PIPE, text=True)
-    assert holder.stdout.readline() == "held\n"
-    run = folder.run("forks", "-k", "many_processes", database="shared", FORKS="8", HELD=str(path) + ".go")
-    assert holder.wait(30) == 0 and run.code == 0, run.text
-    with sqlite3.connect(path) as database:
-        winners, _ = find_tables(database, "lib_kernel")
-        assert sorted(database.execute(f"SELECT key_0, BLOCK FROM '{winners}'")) == [(999, 64), *((1000 + n, 64) for n in range(8))]
-
-
-HOLD_LOCK = """
-import os, sqlite3, sys, time
-connection = sqlite3.connect(sys.argv[1], isolation_level=None)
-connection.execute("BEGIN IMMEDIATE")
-print("held", flush=True)
-while not os.path.exists(sys.argv[1] + ".go"):
-    time.sleep(0.02)
-time.sleep(6)
-connection.execute("COMMIT")
-"""
-
-
-# ---- the operators of flag_gems, through run_pytest.sh
-
-NODES = [f"benchmark/test_{op}.py::test_{op}" for op in ("mm", "addmm", "bmm", "scale_transpose")]
-
-
-def run_samples(folder, name, **environment):
-    env = {**os.environ, "REPO": "samples", "PYTHON": sys.executable, "DTYPES": "float16", "RUN_DIR": str(folder / name), "HOST_TARGET": "cuda:90",
-           "HOST_MODE": "compile", "TRITON_CACHE_DIR": str(folder / "triton"), **environment}
-    done = subprocess.run([ROOT / "run_pytest.sh", "tuned", *NODES], env=env, text=True, capture_output=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr
-    record = json.loads((folder / name / "autotune.json").read_text())
-    return {(e["kernel"], e["key"]): e for e in record["entries"]}, done.stdout
-
-
-def test_the_operators_of_flag_gems(tmp_path):
-    recorded, _ = run_samples(tmp_path, "recorded", FLAGGEMS_DB_URL=f"sqlite:///{tmp_path}/db")
-    assert {kernel.rpartition(".")[2] for kernel, _ in recorded} >= {"scale_transpose_kernel", "addmm_kernel", "bmm_kernel"}
-    assert {e["kind"] for e in recorded.values()} == {"libtuner", "autotune"}
-    again, text = run_samples(tmp_path, "again", FLAGGEMS_DB_URL=f"sqlite:///{tmp_path}/other", REPLAY_FROM=str(tmp_path / "recorded"),
-                              REPLAY_STRICT="1")
-    assert {key: (e["config"], e["origin"]) for key, e in again.items()} == {key: (e["config"], "replayed") for key, e in recorded.items()}
-    counts = re.findall(r"AUTOTUNE_REPLAY (\w+): used=(\d+) unused=0 missed=0 fallback=0 dropped=0", text)
-    assert sum(int(used) for _, used in counts) == len(recorded) and {kind for kind, _ in counts} == {"libtuner", "autotune"}

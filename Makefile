@@ -103,7 +103,7 @@ bench: $(ready)   ## the harness's own cost, with stubs in place of the benchmar
 	$(Q)$(PY) tests/bench_harness.py && $(PY) tests/bench_summary.py && $(PY) tests/bench_record.py
 
 test: $(ready)    ## pass the tests (TESTS= for some of them)
-	$(Q)$(PY) -m pytest -q $$($(PY) -c 'import xdist' 2>/dev/null && echo -n 2 --dist loadfile) $(if $(TESTS),$(TESTS),tests)
+	$(Q)$(PY) -m pytest -q $$($(PY) -c 'import xdist' 2>/dev/null && echo --numprocesses=2 --dist=loadfile) $(if $(TESTS),$(TESTS),tests)
 
 examples: $(ready) ## run the narrated sessions in examples/ again
 	$(Q)$(PY) examples/refresh.py

@@ -432,6 +432,27 @@ def test_an_in_place_fallback_restores_its_inputs():
     assert x.tolist() == [1.0] * 8 and max(seen) < 1.5 ** 12
 
 
+def test_graphs_after_a_failed_capture_are_marked_for_the_rest_of_the_process():
+    card = Card()
+    timer, blocks = make_timer(card)
+    call = make_call(card)
+    assert timer.measure(call, "graph").notes == []
+    failed = timer.measure(lambda: (card.read_back(), call()), "graph", on_fallback=lambda why: None)
+    assert failed.timer == "do_bench" and measure.AFTER_FAILURE not in failed.notes
+    for _ in range(2):
+        found = timer.measure(call, "graph")
+        assert (found.timer, found.latency_ms, found.notes) == ("graph", pytest.approx(0.02), [measure.AFTER_FAILURE])
+    assert blocks[-1]["notes"] == ["after a failed capture: figures of a few us may be high"]
+    assert measure.AFTER_FAILURE not in timer.measure(call, "event").notes
+
+
+def test_a_graph_that_is_only_not_planned_marks_nothing():
+    card = Card(free=4 * MIB)
+    timer, _ = make_timer(card)
+    refused = timer.measure(make_call(card, size=400_000), "graph", on_fallback=lambda why: None)
+    assert refused.timer == "do_bench" and timer.measure(make_call(card), "graph").notes == []
+
+
 def test_an_operator_without_room_for_a_second_input_is_flushed_call_by_call():
     card = Card(free=4 * MIB)
     timer, _ = make_timer(card)

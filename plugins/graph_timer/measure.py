@@ -29,6 +29,7 @@ MAX_QUEUED = 500           # launches; the device's queue holds 1024
 EMPTY_CALLS = 50           # of one span, to see what an empty kernel takes between events
 LAUNCH_SHARE = 0.1         # of an event-timed figure; if launching may be more of it, the row says so
 FALLBACK_WARMUP_MS, FALLBACK_REP_MS = 25, 100  # Triton's own; the card is warm by then
+AFTER_FAILURE = "after a failed capture: figures of a few us may be high"  # seen, not understood: docs/timing.md
 
 
 class LostDevice(RuntimeError):
@@ -60,7 +61,7 @@ class Timer:
         self.device, self.watch, self.reader = device, watch, reader or NoReader("none")
         self.do_bench, self.cache, self.limits = do_bench, cache, limits
         self.log = log or (lambda block: None)
-        self.retries, self.is_warm, self.empty_ms = Retries(), False, None
+        self.retries, self.is_warm, self.empty_ms, self.capture_failed = Retries(), False, None, False
 
     def measure(self, fn, method, recipe=None, options=None, on_fallback=print):
         """The Measurement of `fn` by `method`.
@@ -123,6 +124,7 @@ class Timer:
                         raise plan.CannotPlan(cold_fault)
                 with self._phase("replay"):
                     found = self._sample(GRAPH, workload, graph.replay, call, {"nodes": graph.nodes})
+                    found.notes += [AFTER_FAILURE] if self.capture_failed and not found.fault else []
                     return self._add_host_time(found, workload)
             finally:
                 call.restore()
@@ -255,8 +257,12 @@ class Timer:
         """A graph of run() that compiled nothing; released with `graphs`."""
         for _ in range(2):
             mark = self.watch.mark()
-            with self.device.scratch_rng():
-                graph = self.device.capture(run)
+            try:
+                with self.device.scratch_rng():
+                    graph = self.device.capture(run)
+            except Exception:
+                self.capture_failed = True
+                raise
             graphs.callback(graph.release)
             if self.watch.mark() == mark:
                 return graph

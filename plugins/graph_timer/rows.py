@@ -81,12 +81,11 @@ class Row:
         return " ".join(parts) + f" reason=<<<{self.explain()}>>>"
 
     def explain(self):
-        """What the reader of the row must know, on one line; "" if there is nothing."""
-        said = {}
-        for column in COLUMNS:
-            found = self.columns.get(column)
-            for text in ([found.fault] if found and found.fault else []) + (found.notes if found else []):
-                said.setdefault(" ".join(text.split()), []).append(column)
+        """What the reader of the row must know, on one line, faults first; "" if there is nothing."""
+        said, found = {}, [(column, self.columns[column]) for column in COLUMNS if column in self.columns]
+        faults = [(column, m.fault) for column, m in found if m.fault]
+        for column, text in faults + [(column, note) for column, m in found for note in m.notes]:
+            said.setdefault(" ".join(text.split()), []).append(column)
         if len(methods := {m.method for m in self.columns.values()}) > 1:
             said[f"columns timed differently: {sorted(methods)}"] = []
         return "; ".join(f"{' and '.join(who)}: {text}" if len(who) == 1 else text for text, who in said.items())

@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests/gpu")]
 
 import timing_check  # noqa: E402
+import timing_physics  # noqa: E402
 from common.noise import Series  # noqa: E402
 
 
@@ -40,3 +41,13 @@ def test_parts_that_use_the_card_do_so_in_another_process(tmp_path):
                           env={"PATH": "/usr/bin:/bin", "OUT": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}, timeout=120)
     assert done.returncode == 1
     assert "--apart" in done.stdout and "CalledProcessError" in done.stdout and "1 failed" in done.stdout
+
+
+@pytest.mark.parametrize("us, kernel, holds", [
+    (17.916, 17.184, True), (5.868, 5.473, True), (64.923, 65.408, True),  # an H200's
+    (64.7, 65.408, False),   # 1.1 % below
+    (5.3, 5.473, False),     # 3 % below: no gap, and not all of the kernel
+    (18.3, 17.184, False),   # more than a gap above
+    (float("nan"), 17.184, False), (17.9, float("nan"), False)])
+def test_a_figure_is_the_kernel_and_at_most_a_gap(us, kernel, holds):
+    assert timing_physics.is_kernel_and_gap(us, kernel, 1.053) is holds

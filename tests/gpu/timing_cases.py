@@ -65,6 +65,10 @@ def check_cases(out, report):
     expected = torch.randn(5, device="cuda"), torch.nn.functional.dropout(torch.ones(64, device="cuda")), \
         torch.empty(64, device="cuda").bernoulli_(0.3)
     torch.manual_seed(1)
+    measure(torch.abs, "do_bench")  # what a failed capture brings along, without one
+    benched = measure(torch.abs)
+    report.say(f"     after random numbers and do_bench, no capture having failed yet: {show(timer, benched)} us")
+    torch.manual_seed(1)
     failed = measure(lambda x: torch.abs(x) * float(x.sum().item()))
     seeded = torch.randn(5, device="cuda"), torch.nn.functional.dropout(torch.ones(64, device="cuda")), \
         torch.empty(64, device="cuda").bernoulli_(0.3)
@@ -73,6 +77,7 @@ def check_cases(out, report):
     again = measure(torch.abs)
     report.check(again.timer == "graph" and not again.fault and timer.blocks[-2]["nodes"] == {"kernel": again.launches},
                  f"after it a capture works: {again.timer}, {again.fault or again.launches}")
+    report.check(any("after a failed capture" in note for note in again.notes), f"and says so: {again.notes}")
     report.check(close_to(again.latency_ms, before.latency_ms, 0.03),
                  f"and gives the time that it gave just before: {show(timer, again)} us after, {shown} before")
 

@@ -84,6 +84,11 @@ class Frozen:
     tools: dict
     digest: str
 
+    @property
+    def order(self):
+        """The tasks in the manifest's order."""
+        return tuple(workload.task for workload in self.manifest.workloads)
+
 
 def read_frozen(path):
     """Frozen of a directory. UserError INTEGRITY if it is none; that its files are unchanged is preflight's to say."""

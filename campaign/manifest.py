@@ -60,9 +60,11 @@ class Source(Model):
 
 
 class Device(Model):
-    """The one physical device: its vendor as flag_gems names it, or `host`, and a pattern for its product name."""
+    """The physical device: its vendor as flag_gems names it, or `host`, and a pattern for its product name. With `count`
+    above 1 as many cards of one host, each task bound to one of them: no ratio is ever taken across cards."""
     vendor: Name
     product: str
+    count: Annotated[int, Field(ge=1, le=16)] = 1
 
 
 class Timing(Model):

@@ -11,7 +11,7 @@
     versions           a package is missing or of another version than the manifest says
     switch-unset       a switch variable is set in the caller's environment
     caches-cold        the caller's environment names a compile or tuner cache that is not empty
-    device-single      not exactly one device is selected, or one of another vendor
+    device-single      not exactly the device (or as many as the manifest's `count`) is selected, or one of another vendor
     device-present     its product name is not the manifest's
     device-free        another process is on it
 """
@@ -33,7 +33,7 @@ CACHES = ("TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR")
 
 @dataclass(frozen=True)
 class Context:
-    """What the checks look at. `devices` are those selected, `facts` describe the first."""
+    """What the checks look at. `devices` are those selected, `facts` describe them, by name."""
     run: Path
     frozen: object
     tree: Path
@@ -118,26 +118,29 @@ def check_caches(context):
 
 
 def check_single(context):
-    vendor = context.frozen.manifest.device.vendor
-    if [device.vendor for device in context.devices] != [vendor]:
+    wanted = context.frozen.manifest.device
+    if [device.vendor for device in context.devices] != [wanted.vendor] * wanted.count:
         names = ", ".join(f"{device.name} ({device.vendor})" for device in context.devices)
-        return f"DEVICES: {names or 'none'}: the manifest wants one device of {vendor}; name it: DEVICES=0",
+        return f"DEVICES: {names or 'none'}: the manifest wants {wanted.count} of {wanted.vendor}; name it: DEVICES=0",
 
 
 def check_present(context):
-    wanted, found = context.frozen.manifest.device.product, context.facts.get("name")
-    if found is None:
-        print(f"check device-present: {context.devices[0].name}: this vendor's tools cannot be asked; its name goes unchecked")
-    elif not re.search(wanted, found):
-        return f"{context.devices[0].name}: is {found}, the manifest says {wanted}; choose another device",
+    wanted = context.frozen.manifest.device.product
+    for name, facts in context.facts.items():
+        found = facts.get("name")
+        if found is None:
+            print(f"check device-present: {name}: this vendor's tools cannot be asked; its name goes unchecked")
+        elif not re.search(wanted, found):
+            return f"{name}: is {found}, the manifest says {wanted}; choose another device",
 
 
 def check_free(context):
-    users = list_users(context.devices[0], context.environ)
-    if users is None:
-        print(f"check device-free: {context.devices[0].name}: this vendor's tools cannot be asked; other users go unseen")
-    elif users:
-        return f"{context.devices[0].name}: is in use by process {', '.join(users)}; wait for it, or choose another device",
+    for device in context.devices:
+        users = list_users(device, context.environ)
+        if users is None:
+            print(f"check device-free: {device.name}: this vendor's tools cannot be asked; other users go unseen")
+        elif users:
+            return f"{device.name}: is in use by process {', '.join(users)}; wait for it, or choose another device",
 
 
 CHECKS = {"run-unsealed": check_unsealed, "frozen-unchanged": check_frozen, "tools-unchanged": check_tools,

@@ -3,18 +3,19 @@
 
 USAGE    campaign/run.py MANIFEST [--run DIR]       make campaign MANIFEST=campaign/manifests/host_rlc.yaml [RUN=runs/NAME]
          campaign/run.py --run DIR                  make campaign RUN=runs/NAME: goes on where it was killed
-INPUT    The manifest is frozen first (prepare.py); DEVICES or the vendor's variable selects the one device; PYTHON.
+INPUT    The manifest is frozen first (prepare.py); DEVICES or the vendor's variable selects the device; PYTHON.
 OUTPUT   DIR (default runs/<name>-<UTC stamp>), sealed at its end: receipt.json, matrix.csv, rows.csv, report.md, FILES,
          SHA256SUMS, and the evidence of each step (layout.py). On stdout each check, each step as it ends, the headline.
 ORDER    canaries: correctness, round a; a canary that does not show what it must stops the campaign
          all other correctness runs (`jobs` at once), then round a, task by task
          round b, for the tasks whose code above the floor differs between off and candidate, and that are not X or F already
-         Whatever is timed runs alone. A step with a marker of the same inputs is not run again.
+         Whatever is timed runs alone on its device. A step with a marker of the same inputs is not run again.
 EXIT     0 sealed; 1 sealed, and a task is F or R, or a canary failed (not sealed); 2 usage; 3 a check refused, named;
          4 a digest does not match; 130 interrupted: children are ended first, the same command goes on.
 NEEDS    PyYAML, pydantic, scipy where there are times. torch only in the children.
 """
 import argparse
+import collections
 import contextlib
 import os
 import platform
@@ -36,9 +37,9 @@ from campaign.evidence import read_run, scope_facts
 from campaign.matrix import count_classes
 from campaign.worker import RunningStep, Session, is_done
 from common.devices import select_devices
-from common.errors import BAD_RESULT, USAGE, UserError, run_main
+from common.errors import BAD_RESULT, REFUSED, USAGE, UserError, run_main
 from common.process import end_tagged
-from common.state import claim_directory, hold_lock, link_latest, read_json, read_marker, utc_now, utc_stamp, write_json_atomic
+from common.state import claim_directory, hold_lock, link_latest, read_json, read_marker, remove_marker, utc_now, utc_stamp, write_json_atomic
 from common.trees import ROOT, find_commit
 
 POLL_S = 0.02
@@ -101,39 +102,53 @@ def start_run(run, frozen, context):
     run_id = f"{frozen.manifest.name}-{os.urandom(6).hex()}"
     write_json_atomic(run / layout.CAMPAIGN, {
         "schema": layout.SCHEMA, "run_id": run_id, "frozen": name_frozen(frozen), "started": utc_now(),
-        "device": context.devices[0].name, "device_start": context.facts, "host": platform.node(), "kernel": platform.release(),
+        "devices": context.facts, "host": platform.node(), "kernel": platform.release(),
         "source": {"repo": frozen.manifest.source.repo, "tree": str(context.tree), "commit": find_commit(context.tree, context.environ)},
         "project_commit": find_commit(ROOT, context.environ), "versions": preflight.read_versions(context.python, context.environ)})
     return run_id
 
 
 def refuse_other_device(known, context):
-    """A campaign has one physical device: it goes on only there."""
-    for what, before, now in (("device", known["device"], context.devices[0].name),
-                              ("uuid", known["device_start"].get("uuid"), context.facts.get("uuid"))):
-        if before != now:
-            raise UserError(f"check device-present: {what} is {now}, the campaign was started on {before}; select that device", 3)
+    """A campaign goes on only on the devices it was started on."""
+    before, now = ({name: facts.get("uuid") for name, facts in found.items()} for found in (known["devices"], context.facts))
+    if before != now:
+        raise UserError(f"check device-present: selected are {describe_devices(now)}, the campaign was started on "
+                        f"{describe_devices(before)}; select those", REFUSED)
+
+
+def describe_devices(uuids):
+    return ", ".join(f"{name} ({uuid or 'unknown'})" for name, uuid in uuids.items())
 
 
 # Steps -------------------------------------------------------------------------------------------------------------
 
 
 def run_steps(session, steps, jobs=1):
-    """Run those of `steps` that are not done, at most `jobs` at once, in their order. All of them end before an error
-    or an interrupt goes on."""
-    waiting, running = list(steps), []
+    """Run those of `steps` that are not done, at most `jobs` at once, in their order."""
+    queue = collections.deque(steps)
+    run_lanes(session, [queue] * jobs)
+
+
+def run_lanes(session, lanes):
+    """Run queues of steps side by side, one step per lane at a time; lanes may share a queue. All that runs ends before an
+    error or an interrupt goes on."""
+    running = {}
     try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                step = waiting.pop(0)
-                if can_run(session, step):
-                    running.append(RunningStep(session, step))
-            for each in [each for each in running if each.advance(time.monotonic())]:
-                running.remove(each)
-                report_step(session, each.step)
+        while running or any(lanes):
+            for number, lane in enumerate(lanes):
+                while number not in running and lane:
+                    step = lane.popleft()
+                    if can_run(session, step):
+                        running[number] = RunningStep(session, step)
+            for number, each in list(running.items()):
+                if each.advance(time.monotonic()):
+                    del running[number]
+                    report_step(session, each.step)
+                    if must_repeat(session, each.step):
+                        lanes[number].appendleft(each.step)
             time.sleep(POLL_S if running else 0)
     except BaseException:
-        stop_all(running)
+        stop_all(list(running.values()))
         raise
 
 
@@ -159,21 +174,28 @@ def report_step(session, step):
           + f" ({marker.get('seconds', 0)} s)", flush=True)
 
 
-def run_round(session, task, round_):
-    """One round of one task; a timed step on a throttled device is run once more."""
-    steps = layout.list_round(task, round_, session.frozen.manifest.replicates)
-    if not session.frozen.manifest.has_times:
-        run_steps(session, [step for step in steps if step.is_recording])
-        run_steps(session, [step for step in steps if not step.is_recording], session.frozen.manifest.jobs)
+def must_repeat(session, step):
+    """True for a timed step that met a throttled device for the first time; its marker is taken away."""
+    marker = read_marker(layout.step_dir(session.run, step))
+    if not marker or step.is_tests or not session.frozen.manifest.has_times or marker["attempt"] > THROTTLE_RETRIES:
+        return False
+    if not (is_throttled(marker["device_before"]) or is_throttled(marker["device_after"])):
+        return False
+    print(f"{step.name}: the device was throttled; once more", flush=True)
+    remove_marker(layout.step_dir(session.run, step))
+    return True
+
+
+def run_round(session, tasks, round_):
+    """One round of `tasks`. With times: one lane per device, in which each task's cells run one after the other."""
+    steps = {task: layout.list_round(task, round_, session.frozen.manifest.replicates) for task in tasks}
+    if session.frozen.manifest.has_times:
+        run_lanes(session, [collections.deque(step for task in tasks if session.device_of(task) == device for step in steps[task])
+                            for device in session.devices])
         return
-    for step in steps:
-        run_steps(session, [step])
-        marker = read_marker(layout.step_dir(session.run, step))
-        if marker and marker["attempt"] <= THROTTLE_RETRIES and (
-                is_throttled(marker["device_before"]) or is_throttled(marker["device_after"])):
-            print(f"{step.name}: the device was throttled; once more", flush=True)
-            (layout.step_dir(session.run, step) / ".complete").unlink()
-            run_steps(session, [step])
+    flat = [step for task in tasks for step in steps[task]]
+    for is_recording in (True, False):  # what replays needs the record
+        run_steps(session, [step for step in flat if step.is_recording == is_recording], session.frozen.manifest.jobs)
 
 
 # The campaign ------------------------------------------------------------------------------------------------------
@@ -185,15 +207,12 @@ def run_campaign(session):
     canaries = [w.task for w in manifest.workloads if w.canary]
     others = [w.task for w in manifest.workloads if not w.canary]
     run_steps(session, [step for task in canaries for step in layout.list_tests(task)], manifest.jobs)
-    for task in canaries:
-        run_round(session, task, "a")
+    run_round(session, canaries, "a")
     check_canaries(session, canaries)
     run_steps(session, [step for task in others for step in layout.list_tests(task)], manifest.jobs)
-    for task in others:
-        run_round(session, task, "a")
+    run_round(session, others, "a")
     if manifest.has_times:
-        for task in list_changed(session):
-            run_round(session, task, "b")
+        run_round(session, list_changed(session), "b")
 
 
 def check_canaries(session, canaries):
@@ -228,13 +247,14 @@ def list_changed(session):
 
 
 @contextlib.contextmanager
-def hold_device(device):
-    """The machine-wide lock of a physical device; the host device is nobody's."""
-    if device.is_host:
-        yield
-        return
-    name = re.sub(r"\W", "_", f"{device.vendor}-{device.name}")
-    with hold_lock(Path(tempfile.gettempdir()) / f"gemscreen-device-{name}.lock", f"check device-lock: device {device.name}"):
+def hold_devices(devices):
+    """The machine-wide locks of physical devices; the host device is nobody's."""
+    with contextlib.ExitStack() as stack:
+        for device in devices:
+            if not device.is_host:
+                name = re.sub(r"\W", "_", f"{device.vendor}-{device.name}")
+                lock = Path(tempfile.gettempdir()) / f"gemscreen-device-{name}.lock"
+                stack.enter_context(hold_lock(lock, f"check device-lock: device {device.name}"))
         yield
 
 
@@ -257,20 +277,20 @@ def main(argv):
         environ.setdefault("HOST_TARGET", "cuda:90")
     devices = select_devices(environ, python)[:1 if manifest.device.vendor == "host" else None]
     context = preflight.Context(run, frozen, prepare.find_manifest_tree(manifest, environ), devices,
-                                describe_device(devices[0], environ) if devices else {}, python, environ)
+                                {device.name: describe_device(device, environ) for device in devices}, python, environ)
     run.parent.mkdir(parents=True, exist_ok=True)
     lock = run.with_name(f"{run.name}.lock")
-    with hold_lock(lock, f"campaign {run}"), hold_device(devices[0]):
+    with hold_lock(lock, f"campaign {run}"), hold_devices(devices):
         if known := read_json(run / layout.CAMPAIGN):
             end_tagged(known["run_id"])  # what a killed driver left may still be on the device
         preflight.run_checks(context)
         run_id = start_run(run, frozen, context)
         frozen = layout.read_frozen(run / layout.FROZEN)
-        session = Session(run, run_id, frozen, context.tree, devices[0], python, find_run_pytest(environ), environ,
-                          lambda: describe_device(devices[0], environ))
+        session = Session(run, run_id, frozen, context.tree, tuple(devices), python, find_run_pytest(environ), environ,
+                          lambda device: describe_device(device, environ))
         print(f"run: {run}", flush=True)
         run_campaign(session)
-        judgement, digest = seal.seal_run(run, frozen, describe_device(devices[0], environ))
+        judgement, digest = seal.seal_run(run, frozen, {device.name: describe_device(device, environ) for device in devices})
         lock.unlink(missing_ok=True)
     link_latest(run.parent / "latest-campaign", run)
     print(f"sealed: {run}\nSHA256SUMS {digest}\n" + " ".join(f"{k}={n}" for k, n in count_classes(judgement.verdicts.values()).items()))

@@ -28,7 +28,7 @@ from common.state import read_json, sha256_file, sha256_text, utc_now, write_tex
 FILES, SUMS, RECEIPT, MATRIX, ROWS, REPORT = "FILES", layout.SEALED, "receipt.json", "matrix.csv", "rows.csv", "report.md"
 
 
-def seal_run(run, frozen, device_end):
+def seal_run(run, frozen, devices_end):
     """Seal a run whose steps are done. Returns (Judgement, digest of SHA256SUMS)."""
     run = Path(run)
     if (run / SUMS).exists():
@@ -40,7 +40,7 @@ def seal_run(run, frozen, device_end):
     judgement = judge_run(run, frozen, frozen.manifest.measured_launch_floor)
     for name, text in make_texts(judgement, frozen).items():
         write_text_atomic(run / name, text)
-    write_text_atomic(run / RECEIPT, layout.write_json_text(make_receipt(run, frozen, judgement, device_end)))
+    write_text_atomic(run / RECEIPT, layout.write_json_text(make_receipt(run, frozen, judgement, devices_end)))
     refuse_writers(run)
     text = make_sums(run)
     take_write_permission(run)
@@ -56,13 +56,13 @@ def make_texts(judgement, frozen):
     return {MATRIX: write_matrix(judgement, frozen), ROWS: write_rows(judgement), REPORT: make_report(judgement, frozen)}
 
 
-def make_receipt(run, frozen, judgement, device_end):
+def make_receipt(run, frozen, judgement, devices_end):
     """receipt.json: what was run, by what, on what, when, and what came out."""
     campaign = read_json(run / layout.CAMPAIGN)
-    facts = {key: campaign[key] for key in ("run_id", "frozen", "started", "device", "device_start", "host", "kernel", "source",
+    facts = {key: campaign[key] for key in ("run_id", "frozen", "started", "devices", "host", "kernel", "source",
                                             "project_commit", "versions")}
     return {"schema": layout.SCHEMA, "kind": "sealed", "name": frozen.manifest.name, **facts, "finished": utc_now(),
-            "device_end": device_end, "device_end_is_known": bool(device_end), "manifest_sha256": sha256_file(run / "frozen" / "manifest.yaml"),
+            "devices_end": devices_end, "manifest_sha256": sha256_file(run / "frozen" / "manifest.yaml"),
             "task_matrix_sha256": sha256_file(run / "frozen" / "tasks.json"), "tools": frozen.tools,
             "production_default_policy": frozen.manifest.production_default_policy, **describe_judgement(judgement)}
 

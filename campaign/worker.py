@@ -33,16 +33,20 @@ UNSET = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE
 
 @dataclass(frozen=True)
 class Session:
-    """What all steps of a run share. `probe`: a function that describes the device's state now."""
+    """What all steps of a run share. `probe`: a function that describes the state of a device now."""
     run: Path
     run_id: str
     frozen: object
     tree: Path
-    device: object
+    devices: tuple
     python: str
     run_pytest: Path
     environ: dict
     probe: object
+
+    def device_of(self, task):
+        """The one device on which all cells and rounds of a task run."""
+        return self.devices[list(self.frozen.order).index(task) % len(self.devices)]
 
 
 def list_settings(session, step):
@@ -50,7 +54,7 @@ def list_settings(session, step):
     manifest, task = session.frozen.manifest, session.frozen.tasks[step.task]
     timing = manifest.timing
     settings = {"REPO": manifest.source.repo, "PYTHON": session.python, "TUNER_CACHE": "isolated", "DTYPES": ",".join(task["dtypes"]),
-                "DEVICE": session.device.name}
+                "DEVICE": session.device_of(step.task).name}
     if manifest.source.repo in VARIABLES:
         settings[VARIABLES[manifest.source.repo]] = str(session.tree)
     if step.is_tests:
@@ -83,7 +87,7 @@ def digest_inputs(session, step):
     """Digest of all that decides the step: the frozen campaign, its settings and nodes, and the record it replays."""
     settings = list_settings(session, step)
     record = Path(settings.get("REPLAY_FROM") or "/nonexistent") / "autotune.json"
-    return sha256_json([session.frozen.digest, settings, list_nodes(session, step), session.device.name,
+    return sha256_json([session.frozen.digest, settings, list_nodes(session, step), session.device_of(step.task).name,
                         sha256_file(record) if record.is_file() else None])
 
 
@@ -93,17 +97,17 @@ def is_done(session, step):
     return marker is not None and marker["inputs_sha256"] == digest_inputs(session, step)
 
 
-def make_environment(session, settings):
+def make_environment(session, device, settings):
     """The child's whole environment: no knob of the caller's reaches it."""
     unwanted = {*UNSET, *list_knobs()}
     kept = {name: value for name, value in session.environ.items() if name not in unwanted}
-    kept |= apply_changes({}, child_environment(session.device, kept, session.frozen.manifest.jobs))
+    kept |= apply_changes({}, child_environment(device, kept, session.frozen.manifest.jobs))
     return {**kept, **settings}
 
 
 def write_command(session, step, settings):
     """command.txt: the step by hand, with a run directory of its own."""
-    shown = {**apply_changes({}, child_environment(session.device, {}, 1)), **settings, "RUN_DIR": "/tmp/one-cell"}
+    shown = {**apply_changes({}, child_environment(session.device_of(step.task), {}, 1)), **settings, "RUN_DIR": "/tmp/one-cell"}
     words = [f"{name}={shlex.quote(value)}" for name, value in sorted(shown.items())]
     command = ["./run_pytest.sh", session.frozen.tasks[step.task]["op"], *list_nodes(session, step)]
     write_text_atomic(step_dir(session.run, step) / "command.txt",
@@ -124,9 +128,10 @@ class RunningStep:
         self.run_dir = self.folder / "attempts" / str(self.attempt)
         task = session.frozen.tasks[step.task]
         self.limit = task["timeout_s"] or session.frozen.manifest.timeout_s
-        self.before, self.started, self.start = session.probe(), utc_now(), time.monotonic()
+        self.device = session.device_of(step.task)
+        self.before, self.started, self.start = session.probe(self.device), utc_now(), time.monotonic()
         self.is_late = self.is_told = False
-        env = make_environment(session, {**settings, "RUN_DIR": str(self.run_dir), "ATTEMPT": str(self.attempt)})
+        env = make_environment(session, self.device, {**settings, "RUN_DIR": str(self.run_dir), "ATTEMPT": str(self.attempt)})
         self.child = Child([str(session.run_pytest), task["op"], *list_nodes(session, step)], cwd=ROOT, env=env, grace=GRACE_S,
                            tag=f"{session.run_id}/{step.name}/{self.attempt}", log=self.folder / "driver.log")
 
@@ -151,7 +156,7 @@ class RunningStep:
         write_marker(self.folder, status, self.inputs, attempt=self.attempt, started=self.started, detail=detail,
                      returncode=self.child.returncode, seconds=round(time.monotonic() - self.start, 1),
                      settings=list_settings(self.session, self.step), nodes=list_nodes(self.session, self.step),
-                     device_before=self.before, device_after=self.session.probe())
+                     device_before=self.before, device_after=self.session.probe(self.device))
 
     def find_status(self):
         """(status, detail). UserError REFUSED where run_pytest.sh refused to start: that is no outcome of the task."""

@@ -36,7 +36,7 @@ REFUSALS = {  # check: (what is done first, variables, what is said)
     "device-free": (hold_busy, {}, "0: is in use by process 4711"),
     "versions": (lambda mini: edit(mini.manifest, "triton: 3.6.0", "triton: 3.7.0"), {}, "triton: 3.6.0 in"),
     "device-present": (lambda mini: edit(mini.manifest, "Mini Card", "H200"), {}, "0: is Mini Card, the manifest says H200"),
-    "device-single": (lambda mini: edit(mini.manifest, "vendor: nvidia", "vendor: mthreads"), {}, "the manifest wants one device of mthreads"),
+    "device-single": (lambda mini: edit(mini.manifest, "vendor: nvidia", "vendor: mthreads"), {}, "the manifest wants 1 of mthreads"),
 }
 
 

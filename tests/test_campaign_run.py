@@ -13,7 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "minicampaign"))
 
 from campaign.classify import REASONS
-from harness import FEW, MiniCampaign, run_golden, run_small, wait_for
+from harness import FEW, MiniCampaign, edit, run_golden, run_small, wait_for
 
 # Reasons that a whole run cannot end in, or not beside the others; each has its own test.
 ELSEWHERE = {"cell-missing", "no-timing", "no-round-b", "noise-unusable"}
@@ -75,10 +75,26 @@ def test_replay_is_strict_and_from_off(mini):
     assert differ == {"SWITCH", "REPLAY_FROM", "REPLAY_STRICT"}
 
 
+def test_on_two_cards_each_task_stays_on_one(tmp_path):
+    mini = MiniCampaign(tmp_path, ["gain", "keeps_converts", "converts_only", "regression"])
+    edit(mini.manifest, "product: Mini Card", "product: Mini Card, count: 2")
+    done = mini.run(DEVICES="0,1", MINI_CARDS=2)
+    assert done.returncode == 1, done.stderr
+    used = {}
+    for path in mini.run_dir.glob("tasks/*/*/*/.complete"):
+        marker = json.loads(path.read_text())
+        used.setdefault(path.parts[-4], set()).add((marker["settings"]["DEVICE"], marker["device_after"]["uuid"]))
+    assert used == {"gain": {("0", "GPU-mini")}, "keeps_converts": {("1", "GPU-mini1")}, "converts_only": {("0", "GPU-mini")},
+                    "regression": {("1", "GPU-mini1")}}
+    assert {task: row["class"] for task, row in mini.matrix().items()} == {
+        "gain": "G", "keeps_converts": "B", "converts_only": "C", "regression": "R"}
+    assert mini.tool("verify", mini.run_dir).returncode == 0
+
+
 def test_the_receipt_says_what_was_run_and_its_noise(mini):
     receipt = json.loads((mini.run_dir / "receipt.json").read_text())
     assert receipt["headline"] == {"G": 2, "R": 2, "C": 6, "B": 4, "F": 2, "X": 17}
-    assert receipt["device_start"]["uuid"] == receipt["device_end"]["uuid"] == "GPU-mini"
+    assert receipt["devices"]["0"]["uuid"] == receipt["devices_end"]["0"]["uuid"] == "GPU-mini"
     assert receipt["production_default_policy"] == "unchanged-off" and receipt["measured_launch_floor"] == 1
     noise = receipt["noise"]
     assert (noise["null_rows"], noise["alarms"], noise["alarm_rate"], noise["is_usable"]) == (10, 0, 0.0, True)

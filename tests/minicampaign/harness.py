@@ -36,14 +36,15 @@ FOREIGN = re.compile(r"^(MANIFEST|RUN|RUNS|TASK|FLOOR|DEVICES?|HOST_\w+|FLAGGEMS
                      r"|TRITON_CACHE_DIR|GEMSCREEN_TAG|\w+_VISIBLE_DEVICES|MINI_\w+|RLC_\w+)$")
 PYTHON = """#!/bin/bash
 case "$*" in
-    *device_count*) echo 'GEMSCREEN {"count": 1, "vendor": "nvidia"}' ;;
+    *device_count*) echo 'GEMSCREEN {"count": '"${MINI_CARDS:-1}"', "vendor": "nvidia"}' ;;
     *) echo 'GEMSCREEN {"python": "3.11.0", "triton": "3.6.0"}' ;;
 esac
 """
 SMI = """#!/bin/bash
 case "$*" in
     *compute-apps*) cat "$MINI_FOLDER/users" 2>/dev/null || true ;;
-    *) echo "GPU-mini, Mini Card, 1.0, 1000, 4, 345, 1980, 2619, 31, 70, $(cat "$MINI_FOLDER/throttle" 2>/dev/null || echo 0x0)" ;;
+    *) for card; do :; done  # the last word is the card
+       echo "GPU-mini${card#0}, Mini Card, 1.0, 1000, 4, 345, 1980, 2619, 31, 70, $(cat "$MINI_FOLDER/throttle" 2>/dev/null || echo 0x0)" ;;
 esac
 """
 HEAD = """schema: 1

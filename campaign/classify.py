@@ -117,6 +117,19 @@ def classify_task(facts, timing, noise_is_usable):
     return Verdict(facts.task, REASONS[reason][0], reason, detail)
 
 
+def judge_canary(facts, wanted):
+    """What is wrong with a canary, or ""."""
+    broken = find_broken_evidence(facts) or find_failure(facts)
+    if broken:
+        return f"{broken[0]} {broken[1]}".strip()
+    counts = f"{facts.cell('off').converts} converts with off, {facts.cell('candidate').converts} with the candidate"
+    if wanted == "reduction" and not facts.has_reduction:
+        return f"must show a reduction, and has {counts}: the switch did not engage"
+    if wanted == "identical" and facts.is_changed:
+        return f"must have the same code with the candidate, and has other code ({counts})"
+    return ""
+
+
 # X for broken evidence ---------------------------------------------------------------------------------------------
 
 

@@ -31,7 +31,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from campaign import layout, prepare, preflight, seal
-from campaign.classify import find_broken_evidence, find_failure
+from campaign.classify import find_broken_evidence, find_failure, judge_canary
 from campaign.device_state import describe_device, is_throttled
 from campaign.evidence import read_run, scope_facts
 from campaign.matrix import count_classes
@@ -224,19 +224,6 @@ def check_canaries(session, canaries):
             raise UserError(f"canary {task}: {problem}; the campaign stops, its evidence is in "
                             f"{layout.step_dir(session.run, layout.Step(task, 'a1', 'off')).parent.parent}", BAD_RESULT)
         print(f"canary {task}: {wanted}, as it must be", flush=True)
-
-
-def judge_canary(facts, wanted):
-    """What is wrong with a canary, or ""."""
-    broken = find_broken_evidence(facts) or find_failure(facts)
-    if broken:
-        return f"{broken[0]} {broken[1]}".strip()
-    counts = f"{facts.cell('off').converts} converts with off, {facts.cell('candidate').converts} with the candidate"
-    if wanted == "reduction" and not facts.has_reduction:
-        return f"must show a reduction, and has {counts}: the switch did not engage"
-    if wanted == "identical" and facts.is_changed:
-        return f"must have the same code with the candidate, and has other code ({counts})"
-    return ""
 
 
 def list_changed(session):

@@ -133,7 +133,7 @@ def read_number(environ, name, default):
         number = type(default)(text)
     except ValueError:
         number = -1
-    if number < 0 or (name == "TIMEOUT" and number == 0):
+    if not 0 <= number < float("inf") or (name == "TIMEOUT" and number == 0):
         kind = "whole number" if isinstance(default, int) else "number of seconds"
         raise UserError(f"{name}: {text}: is no {kind}; give one, as {name}={default:.0f}")
     environ[name] = text
@@ -267,7 +267,7 @@ def finish(screen, rows, outcomes, interrupts):
     if interrupts.count:
         say("interrupted: the same call goes on from here")
         return INTERRUPTED
-    if code not in (DONE, BAD_RESULT):
+    if code != DONE:    # batch_summary.py saw the logs themselves
         return code
     return DONE if set(counts) <= set(GOOD_STATUSES) else BAD_RESULT
 

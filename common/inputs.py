@@ -5,7 +5,8 @@ A `.complete` marker holds the digest of these components; a component that diff
     nodes     the pytest node ids            files     content of the benchmark files that hold them
     knobs     run_pytest.sh's own            shared    base.py, conftest.py, consts.py, core_shapes.yaml, ... of the tree
     shapes    content of SHAPES              tree      upstream commit, and what differs from it outside benchmark/, tests/
-    versions  Python, torch, triton, ...     runner    run_pytest.sh and plugins/
+    versions  Python, torch, triton, ...; their builds
+    switches  TRITON_*, FLAGTREE_*, ...      runner    run_pytest.sh and plugins/
     device    host device or vendor          replay    content of the record that is replayed
 
 Requirements: the standard library, git. Limits: of files that git does not track only those with the suffixes
@@ -28,14 +29,24 @@ NOT_MEASURING = ("REPO", "FLAGGEMS_DIR", "FLAGGEMS_VLLM_DIR", "PYTHON", "RUN_DIR
 # benchmark/conftest.py: the choices of --dtypes (FLOAT_DTYPES + INT_DTYPES + BOOL_DTYPES + cfloat).
 DTYPES = ("float16", "float32", "bfloat16", "int16", "int32", "bool", "complex64")
 LEVELS = ("core", "comprehensive")
+SWITCH_PREFIXES = ("TRITON_", "FLAGTREE_", "FLAGGEMS_", "GEMS_", "RLC_", "MLIR_", "LLVM_", "TORCH_", "PYTORCH_", "NVIDIA_", "CUBLAS_")
+PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "FLAGGEMS_CACHE_DIR", "FLAGGEMS_DB_URL", "FLAGGEMS_DIR",
+          "FLAGGEMS_VLLM_DIR", "FLAGGEMS_COMMIT", "NVIDIA_VISIBLE_DEVICES")
 MODES = ("kernel", "operator", "wrapper", "cudagraph")
 PACKAGES = ("torch", "triton", "flagtree", "flag_gems", "flaggems_vllm")
 SOURCES = (".py", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 
 _ASK_VERSIONS = """
-import json, platform, sys
+import importlib.util, json, os, pathlib, platform, sys
 from importlib.metadata import PackageNotFoundError, version
 found = {"python": platform.python_version()}
+def describe_build(name, pattern):  # a nightly compiler is rebuilt under the same version
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.origin:
+        files = [os.stat(path) for path in pathlib.Path(spec.origin).parent.rglob(pattern)]
+        found[f"{name} {pattern}"] = [len(files), sum(f.st_size for f in files), max((f.st_mtime_ns for f in files), default=0)]
+for name, pattern in (("triton", "*.so"), ("triton", "*.py"), ("flag_gems", "*.py"), ("flaggems_vllm", "*.py")):
+    describe_build(name, pattern)
 for name in sys.argv[1:]:
     try:
         found[name] = version(name)
@@ -52,7 +63,8 @@ def list_knobs():
 
 
 def check_knobs(environ):
-    """UserError for a dtype, level or mode that upstream does not know."""
+    """UserError for a dtype, level or mode that upstream does not know. DTYPES loses what it names twice."""
+    environ["DTYPES"] = ",".join(dict.fromkeys(split_list(environ.get("DTYPES"))))
     for name in split_list(environ.get("DTYPES")):
         check_choice("DTYPES", name, DTYPES)
     if environ.get("LEVEL"):
@@ -116,9 +128,16 @@ def list_screen_inputs(environ, run_pytest, versions, vendor):
     return {
         "knobs": sha256_json({name: environ.get(name, "") for name in list_knobs()}),
         "versions": sha256_json(versions),
+        "switches": sha256_json(list_switches(environ)),
         "runner": digest_runner(run_pytest),
         "device": sha256_json([vendor, host_target]),
     }
+
+
+def list_switches(environ):
+    """{name: value} of the variables that may change a compiler or a library, places of caches and trees left out."""
+    return {name: value for name, value in environ.items()
+            if (name.startswith(SWITCH_PREFIXES) or name in ("LD_PRELOAD", "PYTHONPATH")) and name not in PLACES}
 
 
 def list_op_inputs(screen_inputs, tree, tree_facts, shared, nodes, shapes, replay):

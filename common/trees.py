@@ -73,7 +73,8 @@ def run_git(tree, *words):
     # An upstream tree in a container often belongs to another user, which git would refuse to read.
     command = ["git", "-c", "safe.directory=*", "-C", str(tree), *words]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=60)
+        own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # a hook's GIT_DIR, say
+        done = subprocess.run(command, env=own, capture_output=True, text=True, errors="replace", timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.inputs import check_choice, list_knobs
+from common.outcome import STATUSES
 from common.state import (SCHEMA, claim_directory, link_latest, read_json, read_marker, sha256_json, utc_now, utc_stamp,
                           write_json_atomic)
 from screen.plan import PLANNED
@@ -31,6 +32,7 @@ LATEST = "latest-screen"
 RECORD = "autotune.json"
 # Above: a nightly job that starts a minute early must not find yesterday's results and stop.
 CONTINUE_HOURS = 12
+MEASURED = ("ok", "partial", "skipped")     # an outcome that its log has to show
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def choose_run(environ, runs, trees):
         return new, "new", (f"{name} has another selection ({', '.join(changed) or 'other trees'}); "
                             f"RUN={shorten(runs)}/{name} goes on there")
     hours = _age_hours(facts["created"])
-    if hours >= CONTINUE_HOURS:
+    if not 0 <= hours < CONTINUE_HOURS:     # below 0: one of the two clocks was wrong
         return new, "new", f"{name} is {hours:.0f} hours old; RUN={shorten(runs)}/{name} goes on there"
     return latest.resolve(), "continued", f"same selection, {hours:.1f} hours old; FRESH=1 starts a new one"
 
@@ -133,6 +135,10 @@ def judge_marker(folder, inputs, timeout):
         before = marker.get("inputs") or {}
         changed = [name for name, digest in inputs.items() if before.get(name) != digest]
         return marker, f"changed: {', '.join(changed) or 'the marker itself'}"
+    if marker["status"] not in STATUSES or not isinstance(marker.get("attempt"), int):
+        return marker, "its marker is damaged"
+    if marker["status"] in MEASURED and not (folder / "attempts" / str(marker["attempt"]) / "run.log").is_file():
+        return marker, "the run.log of its attempt is gone"
     if marker["status"] == "timeout" and marker.get("timeout", 0) < timeout:
         return marker, f"its time limit was {marker.get('timeout', 0):.0f} s"
     return marker, None

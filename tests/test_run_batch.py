@@ -261,9 +261,59 @@ def test_fewer_ops_in_the_same_screen_lose_no_row(stub):
     assert stub.run(*run, "--ops", "abs") == 0
     assert names(stub.read_csv("plan.csv")) == names(stub.read_csv("summary.csv")) == ["abs", "add", "mm"]
     stub.write_ops(["abs", "add"])
-    assert stub.run(*run) == 0
+    assert stub.run(*run) == 1      # the exit status agrees with the summary that is shown
     assert [(row["op"], row["status"], row["reason"]) for row in stub.read_csv("plan.csv")][2] == (
         "mm", "not_found", "no longer in the inventory")
+
+
+def count_attempts(stub):
+    return [len(stub.attempts(op)) for op in ("abs", "add", "mm")]
+
+
+def test_another_compiler_switch_is_another_measurement(stub):
+    assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="0") == 0
+    assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="0") == 0 and count_attempts(stub) == [1, 1, 1]
+    assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="1") == 0 and count_attempts(stub) == [2, 2, 2]
+    assert "changed: switches" in stub.output()
+
+
+def test_a_rebuilt_compiler_of_the_same_version_is_another_one(stub):
+    package = stub.folder / "site/triton"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "libtriton.so").write_bytes(b"one")
+    site = {"PYTHONPATH": str(stub.folder / "site")}
+    assert stub.run(**site) == 0
+    assert stub.run(**site) == 0 and count_attempts(stub) == [1, 1, 1]
+    (package / "libtriton.so").write_bytes(b"other")
+    assert stub.run(**site) == 0 and count_attempts(stub) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("marker", [{"status": "bogus"}, {"attempt": "one"}, {"attempt": None}])
+def test_a_damaged_marker_is_no_outcome(stub, marker):
+    assert stub.run() == 0
+    path = stub.latest / "main/abs/.complete"
+    path.write_text(json.dumps(json.loads(path.read_text()) | marker))
+    assert stub.run() == 0
+    assert "its marker is damaged" in stub.output() and stub.marker("abs")["attempt"] == 2
+
+
+def test_a_marker_without_its_log_is_no_outcome(stub):
+    assert stub.run() == 0
+    (stub.latest / "main/abs/attempts/1/run.log").unlink()
+    assert stub.run() == 0
+    assert "the run.log of its attempt is gone" in stub.output() and stub.marker("abs")["attempt"] == 2
+
+
+def test_a_dtype_named_twice_is_measured_once(stub):
+    assert stub.run("--ops", "abs", "--dtypes", "float16, float16") == 0
+    assert json.loads((stub.latest / "screen.json").read_text())["knobs"]["DTYPES"] == "float16"
+
+
+@pytest.mark.parametrize("knob", ["TIMEOUT", "GRACE_S"])
+def test_a_limit_that_is_no_number_is_refused(stub, knob):
+    assert stub.run(**{knob: "nan"}) == 2
+    assert f"{knob}: nan: is no number of seconds" in stub.output()
 
 
 def test_planned_is_reported(stub):

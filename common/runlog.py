@@ -43,16 +43,17 @@ MAX_DETAIL_LINES = 20
 MAX_ERRORS = 20
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
-_TITLE = re.compile(r"Operator: (.+?)  Performance Test \(dtype=(.*), ?mode=(\w+), ?level=(\w+)\)")
+# Every repetition is bounded: a log may hold a line of any length, and the time to read it must stay linear in it.
+_TITLE = re.compile(r"Operator: (.{1,200}?)  Performance Test \(dtype=(.{0,100}), ?mode=(\w+), ?level=(\w+)\)")
 _LEGEND = re.compile(r"Legend: (#\d+) = (.*)")
 _SYMBOL = re.compile(r"#\d+")
-_FAILED_ROW = re.compile(r"FAILED: Operator=(.+?) dtype=(.+?) row=(\d+) err=<<<(.*)>>>")
-_FAILED_UPSTREAM = re.compile(r"FAILED: Operator=(.+?) dtype=(.+?) err=<<<(.*?)(?:>>>|$)")
-_TIMER = re.compile(r"TIMER: Operator=(.+?) dtype=(.+?) row=(\d+) timer=(\w+) cache=(\w+)(.*?) reason=<<<(.*)>>>")
-_HOST_US = re.compile(r" host_us=([\d.e+-]+)(?: |$)")
-_NOT_MEASURED = re.compile(r"NOT MEASURED: Operator=(.+?) dtype=(.+?) reason=<<<(.*)>>>")
+_FAILED_ROW = re.compile(r"FAILED: Operator=(\S{1,200}) dtype=(\S{1,100}) row=(\d{1,6}) err=<<<(.*)>>>")
+_FAILED_UPSTREAM = re.compile(r"FAILED: Operator=(\S{1,200}) dtype=(\S{1,100}) err=<<<(.*?)(?:>>>|$)")
+_TIMER = re.compile(r"TIMER: Operator=(\S{1,200}) dtype=(\S{1,100}) row=(\d{1,6}) timer=(\w+) cache=(\w+)(.*?) reason=<<<(.*)>>>")
+_HOST_US = re.compile(r" host_us=(\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?)(?: |$)")
+_NOT_MEASURED = re.compile(r"NOT MEASURED: Operator=(\S{1,200}) dtype=(\S{1,100}) reason=<<<(.*)>>>")
 _BANNER_LINE = re.compile(r"(\w+): ?(.*)")
-_EXCEPTION = re.compile(r"(?:E  |INTERNALERROR>) +[\w.]*(?:Error|Exception|Interrupt|Exit)\b")
+_EXCEPTION = re.compile(r"(?:E  |INTERNALERROR>) +[\w.]{0,200}(?:Error|Exception|Interrupt|Exit)\b")
 
 
 @dataclass

@@ -390,3 +390,15 @@ def test_a_timer_line_of_another_table_labels_nothing():
     log = parse_runlog(TIMED.replace("row=3 timer", "row=4 timer"))
     assert log.rows[2].timer == "" and log.notes == [
         "a TIMER line names a row that is not there: TIMER: Operator=mm dtype=torch.float16 row=4 timer=do_bench cache=cold host_us=1"]
+
+
+@pytest.mark.parametrize("line", [
+    "TIMER: Operator=abs dtype=torch.float16 row=1 timer=graph cache=cold host_us=- reason=<<<>>>",
+    "FAILED: Operator=abs dtype=torch.float16 row=" + "9" * 5000 + " err=<<<x>>>",
+    "Operator: " * 60000,
+    "FAILED: Operator=a dtype=b " * 20000,
+    "E   " + "OSError" * 50000,
+])
+def test_a_hostile_line_costs_nothing(line):
+    log = parse_runlog(f"{line}\n")    # before the patterns were bounded some of these took minutes
+    assert [row for row in log.rows if row.status == "SUCCESS"] == []

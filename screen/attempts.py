@@ -9,9 +9,7 @@ Numbers go on after a resume; nothing is overwritten.
 Requirements: the standard library.
 """
 
-import contextlib
 import errno
-import json
 import os
 import re
 import time
@@ -24,8 +22,8 @@ from common.errors import REFUSED, USAGE, UserError
 from common.outcome import Outcome, classify_attempt, normalize_error, unsupported_dtypes
 from common.process import Child
 from common.runlog import parse_runlog
-from common.state import read_json
 from common.trees import VARIABLES
+from screen.results import read_pytest_exit, read_tests
 from screen.retry import DISK, Attempt, Step, name_infrastructure
 
 LOG_TAIL = 400_000      # bytes at the end of a log that are searched for what the machine did wrong
@@ -77,7 +75,7 @@ def read_attempt(running):
     if not running.folder.is_dir():
         return _read_refusal(running, code)
     text = _read_tail(running.folder / "run.log") + _read_tail(running.log)
-    tests = _read_tests(running.folder / "tests.jsonl")
+    tests = read_tests(running.folder / "tests.jsonl")
     outcome = _classify(running, tests)
     if outcome.status in ("ok", "skipped", "not_found", "timeout"):
         return Attempt(running.number, outcome.status, outcome.signature, outcome.reason, step.dtypes, step.fallback)
@@ -133,7 +131,7 @@ def _classify(running, tests):
     run_log = running.folder / "run.log"
     try:
         return classify_attempt(ended=running.ended, returncode=running.child.returncode, tests=tests,
-                                pytest_exit=(read_json(running.folder / "exit.json") or {}).get("pytest_exit"),
+                                pytest_exit=read_pytest_exit(running.folder),
                                 log=parse_runlog(run_log if run_log.is_file() else ""))
     except UserError as error:
         return Outcome("failed", str(error), "run.log cannot be read")
@@ -142,16 +140,6 @@ def _classify(running, tests):
             traceback.print_exc(file=stream)
         what = f"gemscreen: {run_log} cannot be understood, see driver.log beside it: {type(error).__name__}: {error}"
         return Outcome("failed", what, normalize_error(what))
-
-
-def _read_tests(path):
-    """The objects of a JSON lines file; a line that a killed writer cut is left out."""
-    tests = []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with contextlib.suppress(ValueError):
-                tests.append(json.loads(line))
-    return [test for test in tests if isinstance(test, dict)]
 
 
 def _read_tail(path):

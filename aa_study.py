@@ -34,6 +34,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from common import noise
+from common.device_lock import hold_devices
 from common.devices import apply_changes, child_environment, select_devices
 from common.errors import BAD_RESULT, DONE, REFUSED, UserError, run_main
 from common.runlog import parse_runlog
@@ -217,9 +218,10 @@ def main(argv):
     environ |= {"DEVICES": device.name, "DEVICE": device.name, "PYTHON": sys.executable}
     settings |= {"repo": os.environ.get("REPO") or next(iter(find_trees(os.environ))), "device": device.name, "created": utc_now()}
     environ["REPO"] = settings["repo"]
-    run = claim_run(os.environ)
-    write_json_atomic(run / "aa.json", {"schema": 1, **settings})
-    run_study(run, settings, environ)
+    with hold_devices([device], os.environ, os.environ.get("RUN") or ROOT / "runs") as held:
+        run = claim_run(os.environ)
+        write_json_atomic(run / "aa.json", {"schema": 1, **settings})
+        run_study(run, settings, environ | held)
     settings["device"] = find_device_name(run, settings["repo"]) or device.name
     write_json_atomic(run / "aa.json", {"schema": 1, **settings})
     return analyse(run, settings)

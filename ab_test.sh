@@ -137,7 +137,7 @@ run_op() { # OP
 }
 
 main() {
-    local exports op status=0
+    local op status=0
     case ${1:-} in
         -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
         ?*) die 2 "$1: takes no arguments; usage: SWITCH=NAME OPS=OP[,OP...] ./ab_test.sh" ;;
@@ -145,9 +145,9 @@ main() {
     check_arguments
     choose_python
     choose_repo
-    exports=$(run_python -m common.devices one) || exit $?
-    DEVICE='' child='' caught=0
-    eval "$exports" # the variables that show the children one device, and DEVICE, its name
+    # Comes back with one device locked and shown to all children, and DEVICE, its name.
+    [ -n "${GEMSCREEN_HELD+set}" ] || exec "$PYTHON" "$ROOT/common/device_lock.py" "${BASH_SOURCE[0]}"
+    child='' caught=0
     make_run
     trap 'stop 1' HUP
     trap 'stop 2' INT

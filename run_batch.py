@@ -25,9 +25,10 @@ OTHER    PYTHON       of the children (.venv/bin/python beside this script, else
          Compile and tuner caches: one of each per device in RUNS/.cache, or below TRITON_CACHE_DIR, FLAGGEMS_CACHE_DIR.
          SETTLE_S     seconds that a device's memory may take to become free after a kill (60); else it is left out
 EXIT     0 all ok, skipped or dismissed; 1 an operator is none of these; 2 usage; 3 the environment was refused (a device
-         that does not exist, a second screen in the directory, a full disk); 130 interrupted: go on with the same call.
+         that does not exist or is in use, a second screen in the directory, a full disk); 130 interrupted: go on with the same call.
 REQUIRES Python 3.10, Linux; rich for the bar. No torch here: only the children import it.
-LIMITS   One host. Timings need devices that nobody else uses; that is not checked here.
+LIMITS   One host. Timings need devices that nobody else uses: a lock per physical card keeps out what is ours (screens,
+         campaigns, make ab, make aa), other programs are not looked for.
 """
 import argparse
 import os
@@ -40,6 +41,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import dismissals, inputs
+from common.device_lock import hold_devices
 from common.devices import apply_changes, child_environment, select_devices
 from common.errors import BAD_RESULT, DONE, INTERRUPTED, UserError, run_main
 from common.outcome import GOOD_STATUSES
@@ -63,6 +65,13 @@ def main(argv):
     if dry_run:
         print_plan(planned, replace(screen, run=run), why)
         return DONE
+    with hold_devices(screen.devices, environ, run) as held:
+        return run_screen(replace(screen, environ=environ | held), ops, planned, (run, kind, why), interrupts)
+
+
+def run_screen(screen, ops, planned, choice, interrupts):
+    """The screen in the directory of `choice`, as choose_run returns it; the exit status."""
+    run, kind, why = choice
     run = screens.make_run(run, kind)
     with hold_lock(run / "screen.lock", "the screen"):
         run_id, changed = screens.record_screen(replace(screen, run=run))

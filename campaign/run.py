@@ -16,14 +16,11 @@ NEEDS    PyYAML, pydantic, scipy where there are times. torch only in the childr
 """
 import argparse
 import collections
-import contextlib
 import os
 import platform
-import re
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -36,6 +33,7 @@ from campaign.device_state import describe_device, is_throttled
 from campaign.evidence import read_run, scope_facts
 from campaign.matrix import count_classes
 from campaign.worker import RunningStep, Session, is_done
+from common.device_lock import hold_devices
 from common.devices import select_devices
 from common.errors import BAD_RESULT, REFUSED, USAGE, UserError, run_main
 from common.process import end_tagged
@@ -233,18 +231,6 @@ def list_changed(session):
     return [task for task, each in facts.items() if each.is_changed and not (find_broken_evidence(each) or find_failure(each))]
 
 
-@contextlib.contextmanager
-def hold_devices(devices):
-    """The machine-wide locks of physical devices; the host device is nobody's."""
-    with contextlib.ExitStack() as stack:
-        for device in devices:
-            if not device.is_host:
-                name = re.sub(r"\W", "_", f"{device.vendor}-{device.name}")
-                lock = Path(tempfile.gettempdir()) / f"gemscreen-device-{name}.lock"
-                stack.enter_context(hold_lock(lock, f"check device-lock: device {device.name}"))
-        yield
-
-
 def interrupt(number, frame):
     raise KeyboardInterrupt
 
@@ -267,7 +253,8 @@ def main(argv):
                                 {device.name: describe_device(device, environ) for device in devices}, python, environ)
     run.parent.mkdir(parents=True, exist_ok=True)
     lock = run.with_name(f"{run.name}.lock")
-    with hold_lock(lock, f"campaign {run}"), hold_devices(devices):
+    with hold_lock(lock, f"campaign {run}"), hold_devices(devices, environ, run, "check device-lock: ") as held:
+        environ |= held
         if known := read_json(run / layout.CAMPAIGN):
             end_tagged(known["run_id"])  # what a killed driver left may still be on the device
         preflight.run_checks(context)

@@ -17,9 +17,10 @@ import json
 import os
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from common.errors import REFUSED, USAGE, UserError, run_main
+from common.inputs import split_list
 from common.process import run_bounded
 
 HOST = "host"
@@ -74,7 +75,17 @@ def ask_vendor():
     return next((v for word, v in words.items() if word in name), "unknown")
 """
 _COUNT = _ASK_TORCH + r"""
-print("\nGEMSCREEN " + json.dumps({"count": count, "vendor": ask_vendor() if count else None}))
+def describe_card(number):
+    card = {"model": "", "uuid": ""}
+    try:
+        card["model"] = device.get_device_name(number)
+        uuid = str(device.get_device_properties(number).uuid).lower()
+        card["uuid"] = uuid if uuid.strip("0-") else ""
+    except Exception:
+        pass
+    return card
+print("\nGEMSCREEN " + json.dumps({"count": count, "vendor": ask_vendor() if count else None,
+                                  "cards": [describe_card(number) for number in range(count)]}))
 """
 _MEMORY = _ASK_TORCH + r"""
 free, total = device.mem_get_info()
@@ -84,13 +95,21 @@ print("\nGEMSCREEN " + json.dumps({"used_share": 1 - free / total}))
 
 @dataclass(frozen=True)
 class Device:
-    """`name` as the caller wrote it; `vendor` as flag_gems names it, `host` for the host device."""
+    """`name` as the caller wrote it; `vendor` as flag_gems names it, `host` for the host device. `model` and `uuid` as torch
+    says them, "" where it does not."""
     name: str
     vendor: str
+    model: str = field(default="", compare=False)
+    uuid: str = field(default="", compare=False)
 
     @property
     def is_host(self):
         return self.vendor == HOST
+
+    @property
+    def identity(self):
+        """Which physical device of this machine it is, whatever it is called."""
+        return self.uuid or f"{self.vendor}-{self.name}"
 
 
 def visible_variables(vendor):
@@ -155,7 +174,9 @@ def select_devices(environ, python):
     counted = all(name.isdigit() and int(name) < probe["count"] for name in names)
     if not (counted if listed is None else probe["count"] == len(listed)):
         _refuse_missing(names, vendor, environ, python)
-    return [Device(name, vendor) for name in names]
+    devices = [_identify(name, vendor, listed, probe["cards"]) for name in names]
+    _refuse_same_card(devices)
+    return devices
 
 
 def default_host_slots():
@@ -164,7 +185,8 @@ def default_host_slots():
 
 
 def ask_count(python, environ):
-    """{"count": devices that torch sees in `environ`, "vendor": its name or None}, asked in a child."""
+    """{"count": devices that torch sees in `environ`, "vendor": its name or None, "cards": [{"model", "uuid"}, ...]}, asked
+    in a child."""
     return _ask(python, environ, _COUNT)
 
 
@@ -180,7 +202,26 @@ def read_used_share(output):
 
 
 def _split(text):
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+    """The names of a list; 03 is 3, as it is for the vendors' libraries."""
+    return [str(int(name)) if name.isdecimal() else name for name in split_list(text)]
+
+
+def _identify(name, vendor, listed, cards):
+    """The Device `name`; `cards` are those visible now, in the order of `listed`, or numbered where that is None."""
+    order = [str(number) for number in range(len(cards))] if listed is None else listed
+    short = name.lower().removeprefix("gpu-")       # a UUID may be cut: CUDA takes what is unambiguous
+    card = next((card for number, card in zip(order, cards) if name == number and len(order) == len(cards)), None)
+    card = card or next((card for card in cards if len(short) > 3 and card["uuid"].startswith(short)), {})
+    uuids = [each["uuid"] for each in cards]
+    is_known = not name.startswith("MIG") and uuids.count(card.get("uuid")) == 1     # some stacks give all cards one UUID
+    return Device(name, vendor, card.get("model", ""), card["uuid"] if is_known else "")
+
+
+def _refuse_same_card(devices):
+    for number, device in enumerate(devices):
+        for other in devices[:number]:
+            if device.identity == other.identity:
+                raise UserError(f"DEVICES: {device.name}: is the same card as {other.name}; name each device once")
 
 
 def _refuse_duplicates(variable, names):
@@ -249,16 +290,16 @@ def _read_answer(output):
     return json.loads(lines[-1].partition(" ")[2]) if lines else None
 
 
-def print_one(devices):
-    """`python -m common.devices one`: shell lines that show a child the first of `devices`, and DEVICE, its name."""
-    device = devices[0]
+def _print_one(device):
+    """Shell lines that show a child `device` alone, and DEVICE, its name."""
     for name, value in child_environment(device, os.environ).items():
         print(f"unset {name}" if value is None else f"export {name}={shlex.quote(value)}")
     print(f"export DEVICE={shlex.quote(device.name)}")
 
 
 def print_warmup(count):
-    """`python -m common.devices warmup N`: as `one`, and PARALLEL_WARMUP_DEVICES, the first N with their variables."""
+    """`python -m common.devices warmup N`: shell lines that show a child the first device alone, DEVICE, its name, and
+    PARALLEL_WARMUP_DEVICES, the first N with their variables."""
     if not count.isdigit() or int(count) < 1:
         raise UserError(f"PARALLEL_WARMUP_GPUS: {count}: is no number of devices; give one, as PARALLEL_WARMUP_GPUS=2")
     devices = select_devices(os.environ, sys.executable)
@@ -266,16 +307,14 @@ def print_warmup(count):
     if int(count) > len(devices):
         raise UserError(f"PARALLEL_WARMUP_GPUS: {count}: only {len(devices)} can be used here ({names}); ask for fewer, or "
                         f"select more: DEVICES=6,7 (an operator of a screen has one device)")
-    print_one(devices)
+    _print_one(devices[0])
     shown = [{"device": device.name, "environ": child_environment(device, os.environ, int(count))}
              for device in devices[:int(count)]]
     print(f"export PARALLEL_WARMUP_DEVICES={shlex.quote(json.dumps(shown))}")
 
 
 def main(argv):
-    """The two commands; USAGE for anything else."""
-    if argv == ["one"]:
-        return print_one(select_devices(os.environ, sys.executable))
+    """The one command; USAGE for anything else."""
     return print_warmup(argv[1]) if len(argv) == 2 and argv[0] == "warmup" else USAGE
 
 

@@ -156,8 +156,8 @@ def list_op_inputs(screen_inputs, tree, tree_facts, shared, nodes, shapes, repla
 
 
 def split_list(text):
-    """The parts of a comma separated list, without blanks and empty ones."""
-    return [part.strip() for part in (text or "").split(",") if part.strip()]
+    """The parts of a list; they are separated by commas, blanks or both."""
+    return (text or "").replace(",", " ").split()
 
 
 def _digest_record(replay):

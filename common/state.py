@@ -135,28 +135,47 @@ def claim_directory(path):
 
 
 @contextlib.contextmanager
-def hold_lock(path, what):
-    """Hold the lock file `path` inside a `with`. It names its holder: JSON pid, host, started.
-
-    If another process holds it: UserError REFUSED naming that pid and host. The lock goes with its
-    process however that ends, so that a stale file never blocks; children do not inherit it.
-    """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+def hold_lock(path, what, mend="wait for it, end it, or choose another directory"):
+    """Hold the lock file `path` inside a `with`; see take_lock. Children do not inherit it."""
+    descriptor = take_lock(path, what, mend)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            holder = read_json(path) or {}
-            raise UserError(f"{path}: {what} is in use by process {holder.get('pid', '?')} on host "
-                            f"{holder.get('host', '?')} since {holder.get('started', '?')}; "
-                            f"wait for it, end it, or choose another directory", REFUSED) from None
-        # In place and not by rename: a lock belongs to the file, not to its name.
-        holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": utc_now()}
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, (json.dumps(holder) + "\n").encode(), 0)
         yield
     finally:
         os.close(descriptor)
+
+
+def take_lock(path, what, mend, mode=0o644, **facts):
+    """Lock the file `path` and return its descriptor. It names its holder: JSON pid, host, started, and `facts`.
+
+    If another process holds it: UserError REFUSED naming that holder. The lock goes with its process however that ends, so
+    that a stale file never blocks. `mode` 0o666 is for a lock between users.
+    """
+    descriptor = _open_lock(path, mode)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        holder = read_json(path)
+        holder = holder if isinstance(holder, dict) else {}
+        more = "".join(f", {name} {holder[name]}" for name in facts if name in holder)
+        raise UserError(f"{path}: {what} is in use by process {holder.get('pid', '?')} on host {holder.get('host', '?')}{more} "
+                        f"since {holder.get('started', '?')}; {mend}", REFUSED) from None
+    # In place and not by rename: a lock belongs to the file, not to its name.
+    holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": utc_now(), **facts}
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, (json.dumps(holder) + "\n").encode(), 0)
+    return descriptor
+
+
+def _open_lock(path, mode):
+    """A descriptor of the file, made if need be. O_CREAT on another user's file in /tmp is refused (fs.protected_regular)."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        os.fchmod(descriptor, mode)     # whatever the umask says
+        return descriptor
+    return os.open(path, os.O_RDWR | os.O_NOFOLLOW)
 
 
 # ---- digests

@@ -1,10 +1,12 @@
 """conftest.py - what every test may count on.
 
 The caller's own knobs (OPS, DEVICES, FLAGGEMS_DIR, ...) never reach a test: they are removed before any fixture runs.
-The list is the Makefile's, so that a new knob cannot be forgotten here.
+The list is the Makefile's, so that a new knob cannot be forgotten here. Locks of devices lie in a folder of the test run's own.
 """
 import os
 import re
+import shutil
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,3 +21,9 @@ def list_knobs():
 def pytest_configure():
     for name in {*list_knobs(), "RUN_DIR", "DEVICE", "NODES", "MAKEFLAGS", "MAKELEVEL", "CUDA_VISIBLE_DEVICES"} - {"PYTHON"}:
         os.environ.pop(name, None)
+    os.environ.pop("GEMSCREEN_HELD", None)
+    os.environ["GEMSCREEN_LOCKS"] = tempfile.mkdtemp(prefix="gemscreen-test-locks-")   # never those of a real device
+
+
+def pytest_unconfigure():
+    shutil.rmtree(os.environ["GEMSCREEN_LOCKS"], ignore_errors=True)

@@ -91,7 +91,7 @@ def test_a_device_serves_one_campaign(tmp_path):
     try:
         wait_for(lambda: list(mini.run_dir.glob("tasks/*/*/*")))
         other = MiniCampaign(tmp_path / "other", FEW)
-        done = other.run(TMPDIR=tmp_path)
+        done = other.run()
         assert done.returncode == 3 and "check device-lock: device 0 is in use by process" in done.stderr
         done = mini.run()
         assert done.returncode == 3 and f"campaign {mini.run_dir} is in use by process {first.pid}" in done.stderr

@@ -36,7 +36,7 @@ FOREIGN = re.compile(r"^(MANIFEST|RUN|RUNS|TASK|FLOOR|DEVICES?|HOST_\w+|FLAGGEMS
                      r"|TRITON_CACHE_DIR|GEMSCREEN_TAG|\w+_VISIBLE_DEVICES|MINI_\w+|RLC_\w+)$")
 PYTHON = """#!/bin/bash
 case "$*" in
-    *device_count*) echo 'GEMSCREEN {"count": '"${MINI_CARDS:-1}"', "vendor": "nvidia"}' ;;
+    *device_count*) echo 'GEMSCREEN {"count": '"${MINI_CARDS:-1}"', "vendor": "nvidia", "cards": []}' ;;
     *) echo 'GEMSCREEN {"python": "3.11.0", "triton": "3.6.0"}' ;;
 esac
 """

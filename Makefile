@@ -9,104 +9,125 @@ SHELL       := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-Q := $(if $(V),,@)
 
-KNOBS := BAND CACHE DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FLOOR FRESH GRACE_S HOST_MODE HOST_TARGET \
-         ITER_MS LEVEL MANIFEST MATCH MODE NEW NOISE OLD OPS OUT PARALLEL_WARMUP_GPUS PROCESSES PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_MISSING REPLAY_ROOT \
-         REPLAY_STRICT REPO RETRIES RETRY_PAUSE_S ROUNDS RUN RUNS SET SETTLE_S SHAPES SHARD SWITCH TASK TESTS TIMEOUT TIMER TIMERS \
-         TREE TUNER_CACHE USE_FLAGTUNE V VALUES VENV WARMUP_MS WITH_USER
+KNOBS := BAND CACHE COLLECT DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FLOOR FRESH GRACE_S HOST_MODE HOST_TARGET \
+         ITER_MS LEVEL MANIFEST MATCH MODE NEW NOISE OLD OPS OUT PARALLEL_WARMUP_GPUS PROCESSES PYTEST_EXTRA PYTHON REPLAY_FORCE \
+         REPLAY_FROM REPLAY_MISSING REPLAY_ROOT REPLAY_STRICT REPO RETRIES RETRY_PAUSE_S ROUNDS RUN RUNS SET SETTLE_S SHAPES SHARD \
+         SWITCH TASK TESTS TEST_ARGS TIMEOUT TIMER TIMERS TREE TUNER_CACHE USE_FLAGTUNE V VALUES VENV WARMUP_MS WITH_USER
 given   := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
 unknown := $(filter-out $(KNOBS),$(given))
 ifneq ($(unknown),)
 $(error $(unknown): no such knob; known are $(KNOBS))
 endif
+# A value is what was typed: without this, make would take the `$$` of MATCH='^add$$' for a reference of its own. Recipes
+# read values in the shell ("$$RUN"), so that blanks and quotes stay what they are.
+$(foreach v,$(KNOBS),$(if $(filter command environment,$(firstword $(origin $(v)))),$(eval override export $(v) := $$(value $(v)))))
 
-VENV ?= .venv
-PY   := $(abspath $(VENV))/bin/python
-ready := $(VENV)/.complete
+export VENV ?= .venv
+export PY   := $(if $(filter /%,$(VENV)),,$(CURDIR)/)$(VENV)/bin/python
+Q   := $(if $(V),,@)
+run := $(Q)PYTHON="$$PY" "$$PY"
+repo := $(if $(REPO),--repo "$$REPO")
+tree := $(if $(TREE),--tree "$$TREE")
+need = $(if $($(1)),,@echo "make: $(1): missing; $(2)" >&2; exit 2)
 
-.PHONY: help setup screen ab fresh-tune aa prepare campaign verify rescope campaign-status campaign-explain summarize inventory inventory-diff shapes check-ops recheck-dismissed guards doctor host-check host-matrix bench test examples clean
+.PHONY: help setup screen ab fresh-tune aa prepare campaign verify rescope campaign-status campaign-explain summarize inventory \
+        inventory-diff shapes check-ops recheck-dismissed guards doctor host-check host-matrix bench test examples clean
 
 help:           ## this text
-	@echo "gemscreen: screens of FlagGems operators"; echo
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST); echo
-	@echo "knobs: $(KNOBS)" | fold -s -w 110
-	@echo "README.md says what each knob does."
+	@echo "gemscreen: screens of FlagGems operators. First: make screen"
+	@awk -F':.*## ' '/^##@ /{print "\n" substr($$0, 5)} /^[a-z-]+:.*## /{printf "  make %-17s %s\n", $$1, $$2}' Makefile
+	@echo; echo "Knobs (NAME=value before or after make; README.md says what each does):"
+	@fold -s -w 108 <<< "$(KNOBS)" | sed 's/^/  /'
 
-$(ready): setup_env.sh $(wildcard requirements/*)
-	$(Q)PYTHON="$(PYTHON)" ./setup_env.sh $(VENV)
+.DEFAULT:
+	@echo "make: $@: no such target; \`make\` alone lists them" >&2; exit 2
 
-setup: $(ready)   ## make the Python environment (every other target does it by itself)
+##@ Screens
+screen: setup   ## measure every operator (OPS= MATCH= DTYPES= LEVEL= DEVICES= RUN= ...) and end with summary.csv
+	$(run) run_batch.py
 
-screen: $(ready)  ## measure every operator (OPS= MATCH= DTYPES= LEVEL= DEVICES= RUN= ...) and end with summary.csv
-	$(Q)PYTHON=$(PY) $(PY) run_batch.py
+summarize: setup ## read a screen's logs again: RUN= (default runs/latest-screen), OUT= for another place
+	$(run) batch_summary.py $(if $(RUN),"$$RUN",runs/latest-screen) $(if $(OUT),--out "$$OUT")
 
-ab: $(ready)      ## one environment switch, two values: SWITCH=NAME OPS=... [VALUES=0,1] [ROUNDS=2]
-	$(Q)PYTHON=$(PY) ./ab_test.sh
+fresh-tune: setup ## drop what tuners remember of screens here (DEVICES=, WITH_USER=1: the user's own too)
+	$(run) fresh_tune.py $(if $(filter-out 0,$(WITH_USER)),--user)
 
-aa: $(ready)      ## this machine's noise: one op, many fresh processes, all timers: OPS=... [PROCESSES=6] [TIMERS=graph,do_bench]
-	$(Q)$(PY) aa_study.py
+##@ One switch, two values
+ab: setup       ## one environment switch, two values: SWITCH=NAME OPS=... [VALUES=0,1] [ROUNDS=2]
+	$(Q)PYTHON="$$PY" ./ab_test.sh
 
-prepare: $(ready) ## freeze a campaign: MANIFEST=campaign/manifests/host_rlc.yaml
-	$(Q)$(PY) campaign/prepare.py "$(MANIFEST)"
+aa: setup       ## this machine's noise: one op, many fresh processes, all timers: OPS=... [PROCESSES=6] [TIMERS=graph,do_bench]
+	$(run) aa_study.py
 
-campaign: $(ready) ## run a campaign to its seal: MANIFEST=, DEVICES=; RUN= goes on with one that was killed
-	$(Q)PYTHON=$(PY) $(PY) campaign/run.py
+##@ Campaigns
+prepare: setup  ## freeze a campaign: MANIFEST=campaign/manifests/host_rlc.yaml
+	$(run) campaign/prepare.py
 
-verify: $(ready)  ## check a sealed campaign, every file and every verdict: RUN=
-	$(Q)$(PY) campaign/verify.py "$(or $(RUN),runs/latest-campaign)"
+campaign: setup ## run a campaign to its seal: MANIFEST=, DEVICES=; RUN= goes on with one that was killed
+	$(run) campaign/run.py
 
-rescope: $(ready) ## judge a sealed campaign at another floor: RUN= [FLOOR=], without FLOOR all floors are listed
-	$(Q)$(PY) campaign/rescope.py "$(or $(RUN),runs/latest-campaign)" $(if $(FLOOR),--floor $(FLOOR),--all-floors) $(if $(OUT),--out $(OUT))
+campaign-status: setup ## how far a campaign is: RUN= (default the newest)
+	$(run) campaign/report.py status
 
-campaign-status: $(ready) ## how far a campaign is: RUN= (default the newest)
-	$(Q)$(PY) campaign/report.py status
+campaign-explain: setup ## the evidence of one verdict, and how to run its cell again: TASK= [RUN=]
+	$(run) campaign/report.py explain
 
-campaign-explain: $(ready) ## the evidence of one verdict, and how to run its cell again: TASK= [RUN=]
-	$(Q)$(PY) campaign/report.py explain
+verify: setup   ## check a sealed campaign, every file and every verdict: RUN=
+	$(run) campaign/verify.py $(if $(RUN),"$$RUN",runs/latest-campaign)
 
-fresh-tune: $(ready) ## drop what tuners remember of screens here (DEVICES=, WITH_USER=1: the user's own too)
-	$(Q)$(PY) fresh_tune.py $(if $(WITH_USER),--user)
+rescope: setup  ## judge a sealed campaign at another floor: RUN= [FLOOR=], without FLOOR all floors are listed
+	$(run) campaign/rescope.py $(if $(RUN),"$$RUN",runs/latest-campaign) $(if $(FLOOR),--floor "$$FLOOR",--all-floors) \
+	    $(if $(OUT),--out "$$OUT")
 
-summarize: $(ready) ## read a screen's logs again: RUN= (default runs/latest-screen), OUT= for another place
-	$(Q)$(PY) batch_summary.py $(if $(RUN),$(RUN),runs/latest-screen) $(if $(OUT),--out $(OUT))
+##@ What ops/ holds
+inventory: setup ## rebuild ops/inventory_*.csv and shape_uses.csv from a tree (TREE=, REPO=, COLLECT=auto|yes|no)
+	$(run) ops/rebuild_inventory.py $(repo) $(tree) $(if $(COLLECT),--collect "$$COLLECT") --python "$$PY"
+	$(run) ops/scan_shapes.py $(repo) $(tree)
 
-inventory: $(ready) ## rebuild ops/inventory_*.csv from a tree (TREE=, REPO=)
-	$(Q)$(PY) ops/rebuild_inventory.py $(if $(REPO),--repo $(REPO)) $(if $(TREE),--tree $(TREE)) --python $(PY)
-	$(Q)$(PY) ops/scan_shapes.py $(if $(REPO),--repo $(REPO)) $(if $(TREE),--tree $(TREE))
+inventory-diff: setup ## what changed between two trees, or an inventory and a tree: OLD=, NEW=
+	$(call need,OLD,give a checkout or an inventory: OLD=ops/inventory_main.csv NEW=/path/to/FlagGems)
+	$(call need,NEW,give a checkout or an inventory: OLD=ops/inventory_main.csv NEW=/path/to/FlagGems)
+	$(run) ops/diff_inventory.py $(repo) -- "$$OLD" "$$NEW"
 
-inventory-diff: $(ready) ## what changed between two trees, or an inventory and a tree: OLD=, NEW=
-	$(Q)$(PY) ops/diff_inventory.py $(if $(REPO),--repo $(REPO)) $(OLD) $(NEW)
+shapes: setup   ## merge a set of ops/shapes over a tree's own: SET=, OUT= (SHAPES=<set> does it by itself)
+	$(call need,SET,give a set of ops/shapes: SET=core)
+	$(run) ops/merge_shapes.py --set "$$SET" $(tree) $(repo) \
+	    --out $(if $(OUT),"$$OUT","runs/shapes/$$SET.yaml")
 
-shapes: $(ready)  ## merge a set of ops/shapes over a tree's own: SET=, OUT= (SHAPES=<set> does it by itself)
-	$(Q)$(PY) ops/merge_shapes.py --set "$(SET)" $(if $(TREE),--tree $(TREE)) $(if $(REPO),--repo $(REPO)) --out $(or $(OUT),runs/shapes/$(SET).yaml)
+check-ops: setup ## check everything in ops/ (TREE= also against a checkout)
+	$(run) ops/check_ops.py $(tree) $(repo)
 
-check-ops: $(ready) ## check everything in ops/ (TREE= also against a checkout)
-	$(Q)$(PY) ops/check_ops.py $(if $(TREE),--tree $(TREE)) $(if $(REPO),--repo $(REPO))
+recheck-dismissed: setup ## run the dismissed operators and list those that pass now
+	$(run) ops/recheck_dismissed.py
 
-recheck-dismissed: $(ready) ## run the dismissed operators and list those that pass now
-	$(Q)PYTHON=$(PY) $(PY) ops/recheck_dismissed.py
+guards: setup   ## scan a tree for skip guards that Moore Threads may drop, as unverified pins
+	$(run) ops/scan_guards.py $(tree) $(repo)
 
-guards: $(ready)  ## scan a tree for skip guards that Moore Threads may drop, as unverified pins
-	$(Q)$(PY) ops/scan_guards.py $(if $(TREE),--tree $(TREE)) $(if $(REPO),--repo $(REPO))
+##@ This machine
+doctor: setup   ## what this machine has, and the one line that mends what lacks
+	$(run) doctor.py
 
-doctor: $(ready)  ## what this machine has, and the one line that mends what lacks
-	$(Q)$(PY) doctor.py
+setup:          ## make the Python environment (every other target does it by itself)
+	$(Q)./setup_env.sh "$$VENV"
 
-host-check: $(ready) ## prove that the host device computes (NaN-poisoned outputs, values against torch)
-	$(Q)$(PY) plugins/host_device/check.py
+host-check: setup ## prove that the host device computes (NaN-poisoned outputs, values against torch)
+	$(run) plugins/host_device/check.py
 
-host-matrix: $(ready) ## try other Triton and flag_gems versions on the host device; those that pass are accepted
-	$(Q)$(PY) plugins/host_device/matrix.py
-
-bench: $(ready)   ## the harness's own cost, with stubs in place of the benchmarks
-	$(Q)$(PY) tests/bench_harness.py && $(PY) tests/bench_summary.py && $(PY) tests/bench_record.py
-
-test: $(ready)    ## pass the tests (TESTS= for some of them)
-	$(Q)$(PY) -m pytest -q $$($(PY) -c 'import xdist' 2>/dev/null && echo --numprocesses=2 --dist=loadfile) $(if $(TESTS),$(TESTS),tests)
-
-examples: $(ready) ## run the narrated sessions in examples/ again
-	$(Q)$(PY) examples/refresh.py
+host-matrix: setup ## try other Triton and flag_gems versions on the host device; those that pass are accepted
+	$(run) plugins/host_device/matrix.py
 
 clean:          ## remove the Python environment (never runs/)
-	$(Q)rm -rf $(VENV) $(VENV).lock
+	$(Q)./setup_env.sh --clean "$$VENV"
+
+##@ gemscreen itself
+test: setup     ## pass the tests (TESTS= for some of them)
+	$(run) -m pytest -q $$("$$PY" -c 'import xdist' 2>/dev/null && echo --numprocesses=2 --dist=loadfile) $${TESTS:-tests}
+
+bench: setup    ## the harness's own cost, with stubs in place of the benchmarks
+	$(run) tests/bench_harness.py
+	$(run) tests/bench_summary.py
+	$(run) tests/bench_record.py
+
+examples: setup ## run the narrated sessions in examples/ again
+	$(run) examples/refresh.py

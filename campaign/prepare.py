@@ -189,9 +189,11 @@ def find_changed(folder):
 
 def main(argv):
     parser = argparse.ArgumentParser(prog="prepare.py", description="freeze a campaign")
-    parser.add_argument("manifest", type=Path)
+    parser.add_argument("manifest", nargs="?", type=Path, default=os.environ.get("MANIFEST") or None)
     parser.add_argument("--out", type=Path, default=layout.FROZEN_ROOT)
     options = parser.parse_args(argv)
+    if options.manifest is None:
+        raise UserError("MANIFEST: missing; give one, as MANIFEST=campaign/manifests/host_rlc.yaml")
     print(freeze(options.manifest, os.environ, options.out))
 
 

@@ -108,7 +108,7 @@ def refuse_downgrade(target, how):
     """An inventory that pytest has verified is not replaced by one that was only read, unless that was asked for."""
     if how == "auto" and target.out.is_file() and read_header(target.out).get("verified") == "yes":
         raise UserError(f"{target.out}: is verified, and without an accelerator the tree can only be read; keep it, or "
-                        f"replace it with --collect no, or collect on the host device with --collect yes", REFUSED)
+                        f"replace it (--collect no), or collect on the host device (--collect yes; make: COLLECT=yes)", REFUSED)
 
 
 def rebuild(target, args, environ):

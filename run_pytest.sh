@@ -258,13 +258,14 @@ print_end() { # STATUS
 }
 
 build_arguments() { # sets ARGS
-    local item
+    local item node
     ARGS=(-s -rfEs --tb=short --rootdir "$TREE" -p no:cacheprovider)
     [ ! -f "$TREE/pytest.ini" ] || ARGS+=(-c "$TREE/pytest.ini")
     for item in $PLUGINS; do ARGS+=(-p "$item"); done
     if [ "$SUITE" = benchmark ]; then add_benchmark_arguments; fi
     read -ra item <<< "$PYTEST_EXTRA"
-    ARGS+=("${item[@]}" "${NODES[@]/#/$TREE/}")
+    ARGS+=("${item[@]}")
+    for node in "${NODES[@]}"; do ARGS+=("$TREE/$node"); done # bash 5.2 would expand a & of TREE in "${NODES[@]/#/$TREE/}"
 }
 
 add_benchmark_arguments() { # to ARGS: what upstream's benchmark/conftest.py understands

@@ -37,27 +37,34 @@ def find_tree(repo, environ):
         if not is_tree(value):
             raise UserError(f"{variable}: {value}: is no checkout (no benchmark/conftest.py and benchmark/base.py in "
                             f"it); give one, or unset {variable} to use the sample tree")
-        return Path(value).resolve()
+        return check_path(Path(value).resolve(), variable)
     return DEFAULTS[repo].resolve() if is_tree(DEFAULTS[repo]) else None
+
+
+def check_path(tree, variable="this project's directory"):
+    """UserError for a path that pytest, which takes a `[` for a parameter's, or PYTHONPATH cannot be given."""
+    if set("[:") & set(str(tree)):
+        raise UserError(f"{variable}: {tree}: pytest can take no path with [ or : in it; give it another name")
+    return tree
 
 
 def find_trees(environ):
     """{repo: tree} of all that a screen covers: main or else samples, and vllm where it is there."""
     main, vllm = find_tree("main", environ), find_tree("vllm", environ)
-    trees = {"samples": SAMPLES} if main is None or main == SAMPLES else {"main": main}
+    trees = {"samples": check_path(SAMPLES)} if main is None or main == SAMPLES else {"main": main}
     return trees if vllm is None else {**trees, "vllm": vllm}
 
 
 def choose_tree(repo, environ):
     """(repo, tree) for one operator; `repo` may be empty. UserError where that repo has no tree."""
     if repo == "samples":
-        return repo, SAMPLES
+        return repo, check_path(SAMPLES)
     tree = find_tree(repo or "main", environ)
     if tree is None and repo:
         raise UserError(f"REPO: {repo}: no checkout; give one: {VARIABLES[repo]}=/path")
     if tree is None:
         print(f"no FlagGems checkout at {DEFAULTS['main']}; using the sample tree", file=sys.stderr)
-    return ("samples", SAMPLES) if tree in (None, SAMPLES) else (repo or "main", tree)
+    return ("samples", check_path(SAMPLES)) if tree in (None, SAMPLES) else (repo or "main", tree)
 
 
 def find_commit(tree, environ):

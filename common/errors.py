@@ -23,6 +23,7 @@ DONE, BAD_RESULT, USAGE, REFUSED, INTEGRITY, INTERRUPTED = 0, 1, 2, 3, 4, 130
 _MACHINE_ERRORS = {
     errno.ENOSPC: "no space left on the device; free some and start the same command again",
     errno.EDQUOT: "the disk quota is used up; free some and start the same command again",
+    errno.EFBIG: "larger than files may become here; raise `ulimit -f` and start the same command again",
     errno.EROFS: "the file system is read-only; choose another place",
     errno.EACCES: "permission denied; make it accessible or choose another place",
     errno.EIO: "input/output error; check the disk",

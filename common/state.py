@@ -1,6 +1,6 @@
 """State in plain files: atomic writes, `.complete` markers, claimed directories, locks, digests.
 
-Every step writes NAME.tmp beside its target, fsyncs, renames; so a reader never sees half a file
+Every step writes NAME.XXXX.tmp beside its target, fsyncs, renames; so a reader never sees half a file
 and a crash leaves the old content. A step that reached a final outcome writes `.complete` last:
 
     {"finished": "2026-11-30T06:29:00Z", "inputs_sha256": "9f86...", "schema": 1, "status": "ok"}
@@ -16,6 +16,7 @@ import fcntl
 import hashlib
 import json
 import os
+import secrets
 import socket
 from pathlib import Path
 
@@ -40,18 +41,20 @@ def utc_stamp():
 def write_text_atomic(path, text):
     """Write `text` (UTF-8) to `path`; after return it is on disk, after a crash the old one is."""
     path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")     # two writers have one each
     try:
-        with open(temporary, "w", encoding="utf-8", newline="") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(temporary, path)
+        try:
+            with open(temporary, "x", encoding="utf-8", newline="") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        if error.filename is None:      # write() and fsync() do not say which file
-            error.filename = str(path)
+        error.filename = str(path)      # and not the temporary file, or none
         raise
     sync_directory(path.parent)
 
@@ -65,7 +68,7 @@ def read_json(path):
     """The JSON in `path`, or None if it is missing, cut or no JSON (a killed writer's trace)."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
 
 

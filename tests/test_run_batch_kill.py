@@ -251,19 +251,22 @@ def test_two_new_screens_at_once_get_their_own_directories(stub):
 
 # ---- a full disk
 
-def test_a_full_disk_at_a_marker_stops_the_screen_and_loses_nothing(stub):
+def test_a_marker_that_cannot_be_written_stops_the_screen_and_loses_nothing(stub):
+    """As on a full disk: while the last operator ends the kernel begins to take no more of the driver's data."""
     run = stub.runs / "mine"
-    (run / "main/add").mkdir(parents=True)
-    (run / "screen.json").write_text(json.dumps({"run_id": "a" * 32, "created": "2026-11-30T00:00:00Z", "knobs": {}}))
-    (run / "main/add/.complete.tmp").symlink_to("/dev/full")
     stub.behave("abs", FAMILY + "sleep 600")
-    stub.behave("add", "while ! ls \"$RUN_DIR\"/../../../abs/attempts/1/ready; do sleep 0.05; done")
-    assert stub.run("--run", str(run)) == 3
-    assert f"{run}/main/add/.complete: no space left on the device" in stub.output()
-    assert "Traceback" not in stub.output()
+    stub.behave("add", "while ! ls \"$RUN_DIR\"/../../../abs/attempts/1/ready; do sleep 0.05; done\n" + f"{sys.executable} -c "
+                "'import resource, sys; resource.prlimit(int(sys.argv[1]), resource.RLIMIT_FSIZE, (0, -1))' $PPID")
+    done = subprocess.run([sys.executable, ROOT / "run_batch.py", "--run", run], env=stub.environ(), cwd=stub.folder,
+                          capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert done.stderr == f"run_batch.py: error: {run}/main/add/.complete: larger than files may become here; raise `ulimit -f` " \
+        "and start the same command again\n"
     assert stub.list_processes() == []
     assert "add" not in stub.statuses(run)
+    assert [path for path in run.rglob("*.tmp")] == []
     stub.behave("abs", "")
+    stub.behave("add", "")
     assert stub.run("--run", str(run)) == 0
     assert set(stub.statuses(run).values()) == {"ok"}
 

@@ -33,13 +33,32 @@ def test_json_has_one_form(tmp_path):
     assert (tmp_path / "a").read_text() == '{\n "a": "é",\n "b": [\n  1\n ]\n}\n'
 
 
-def test_a_full_disk_leaves_the_old_content_and_no_temporary_file(tmp_path):
+@pytest.mark.parametrize("limit", [0, 4096])
+def test_a_write_that_fails_leaves_the_old_content_and_no_temporary_file(tmp_path, limit):
+    """As on a full disk: the kernel takes nothing, or only the beginning."""
     (tmp_path / "a").write_text("old")
-    (tmp_path / "a.tmp").symlink_to("/dev/full")
-    with pytest.raises(OSError) as caught:
-        state.write_text_atomic(tmp_path / "a", "new" * 10000)
-    assert caught.value.filename == str(tmp_path / "a")
+    done = run_python("""
+        import resource, sys
+        from common.errors import run_main
+        from common.state import write_text_atomic
+        resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+        run_main(lambda argv: write_text_atomic(argv[0], "new" * 10000))
+    """, tmp_path / "a", limit)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr == f"-c: error: {tmp_path}/a: larger than files may become here; raise `ulimit -f` and start the same command again\n"
     assert (tmp_path / "a").read_text() == "old"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_two_writers_of_one_file_do_not_meet(tmp_path):
+    writers = [subprocess.Popen([sys.executable, "-c", textwrap.dedent("""
+        import sys
+        from common.state import write_text_atomic
+        for _ in range(50):
+            write_text_atomic(sys.argv[1], sys.argv[2] * 50_000)
+    """), tmp_path / "a", letter], env={**os.environ, "PYTHONPATH": str(ROOT)}) for letter in "xyz"]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert (tmp_path / "a").read_text() in ("x" * 50_000, "y" * 50_000, "z" * 50_000)
     assert os.listdir(tmp_path) == ["a"]
 
 

@@ -31,7 +31,7 @@ repo := $(if $(REPO),--repo "$$REPO")
 tree := $(if $(TREE),--tree "$$TREE")
 need = $(if $($(1)),,@echo "make: $(1): missing; $(2)" >&2; exit 2)
 
-.PHONY: help setup screen ab fresh-tune aa prepare campaign verify rescope campaign-status campaign-explain summarize inventory \
+.PHONY: help setup screen compare ab fresh-tune aa prepare campaign verify rescope campaign-status campaign-explain summarize inventory \
         inventory-diff shapes check-ops recheck-dismissed guards doctor host-check host-matrix bench test examples clean
 
 help:           ## this text
@@ -49,6 +49,10 @@ screen: setup   ## measure every operator (OPS= MATCH= DTYPES= LEVEL= DEVICES= R
 
 summarize: setup ## read a screen's logs again: RUN= (default runs/latest-screen), OUT= for another place
 	$(run) batch_summary.py $(if $(RUN),"$$RUN",runs/latest-screen) $(if $(OUT),--out "$$OUT")
+
+compare: setup  ## what is worse in one screen than in another: OLD=, NEW= (default runs/latest-screen) [BAND=] [NOISE=] [OUT=]
+	$(call need,OLD,give an earlier screen: OLD=runs/2026-11-29 NEW=runs/2026-11-30)
+	$(run) compare_screens.py -- "$$OLD" $(if $(NEW),"$$NEW",runs/latest-screen)
 
 fresh-tune: setup ## drop what tuners remember of screens here (DEVICES=, WITH_USER=1: the user's own too)
 	$(run) fresh_tune.py $(if $(filter-out 0,$(WITH_USER)),--user)

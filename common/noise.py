@@ -130,14 +130,28 @@ def read_band(path, device, timer, cache):
 
     UserError: INTEGRITY if it is no such file, REFUSED if it is of another device or lacks the timer.
     """
+    return _read_method(path, device, timer, cache, "band")
+
+
+def read_single_band(path, device, timer, cache, rows):
+    """As read_band, but for one process against one: none of `rows` rows exceeds it by chance in 95 of 100 comparisons.
+
+    Two processes' medians differ by sqrt(2) of the spread between processes; the noisiest rows' is taken (between_p95),
+    and Bonferroni's share of 5 % for each row.
+    """
+    spread = _read_method(path, device, timer, cache, "between_p95")
+    return spread * math.sqrt(2) * statistics.NormalDist().inv_cdf(1 - 0.05 / 2 / max(rows, 1))
+
+
+def _read_method(path, device, timer, cache, figure):
     path = path / "noise.json" if path.is_dir() else path
     noise = read_json(path)
     if not isinstance(noise, dict) or noise.get("schema") != SCHEMA or not isinstance(noise.get("timers"), dict):
         raise UserError(f"{path}: is no noise.json of this version; make one: make aa OPS=...", INTEGRITY)
     if noise.get("device") != device:
         raise UserError(f"{path}: made on {noise.get('device')}, this is {device}; make one here: make aa OPS=...", REFUSED)
-    band = (noise["timers"].get(f"{timer} {cache}") or {}).get("band")
-    if band is None:
+    found = (noise["timers"].get(f"{timer} {cache}") or {}).get(figure)
+    if found is None:
         raise UserError(f"{path}: says nothing of timer {timer} with {cache} L2 ({', '.join(noise['timers']) or 'nothing at all'}); "
                         f"make one: make aa TIMERS={timer} CACHE={cache} OPS=...", REFUSED)
-    return band
+    return found

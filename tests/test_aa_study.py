@@ -180,6 +180,13 @@ def test_nothing_is_said_of_nothing():
     assert noise.summarize_methods([(series([1.0]), noise.Spread(1.0, 1))]) == {}
 
 
+def test_the_band_of_one_process_against_one_grows_with_the_rows(tmp_path):
+    path = tmp_path / "noise.json"
+    path.write_text(json.dumps({"schema": 1, "device": "NVIDIA H200", "timers": {"graph cold": {"between_p95": 0.0025, "band": 0.9}}}))
+    bands = [noise.read_single_band(tmp_path, "NVIDIA H200", "graph", "cold", rows) for rows in (0, 1, 1000)]
+    assert bands == [pytest.approx(0.00693, abs=1e-5), bands[0], pytest.approx(0.01434, abs=1e-5)]
+
+
 def test_band_is_read_for_the_same_device_and_timer_only(tmp_path):
     path = tmp_path / "noise.json"
     path.write_text(json.dumps({"schema": 1, "device": "NVIDIA H200", "timers": {"graph cold": {"band": 0.004}}}))

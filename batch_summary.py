@@ -40,10 +40,11 @@ def main(argv):
     check_every_op_reported(run, rows)
     groups = group_rows(run.results)
     directory = prepare_output(arguments.out or arguments.run)
-    write_text_atomic(directory / "summary.csv", format_summary_csv(rows))
-    write_text_atomic(directory / "summary.md", format_markdown(run, groups))
-    write_text_atomic(directory / "report.html", format_html(run, groups, directory))
+    write_summary(directory / "summary.csv", format_summary_csv(rows))
+    write_summary(directory / "summary.md", format_markdown(run, groups))
+    write_summary(directory / "report.html", format_html(run, groups, directory))
     if not arguments.quiet:
+        sys.stdout.reconfigure(errors="replace")    # a terminal that knows no Unicode
         print_table(run, groups, sys.stdout)
         print(f"summary: {directory / 'summary.csv'}")
     return BAD_RESULT if list_bad_results(run.results) else DONE
@@ -76,6 +77,11 @@ def prepare_output(directory):
     except (FileExistsError, NotADirectoryError):
         raise UserError(f"--out: {directory}: is no directory; give another place") from None
     return directory
+
+
+def write_summary(path, text):
+    """Write `text`; what is no Unicode (a lone surrogate of a damaged file or name) becomes `?`."""
+    write_text_atomic(path, text.encode("utf-8", "replace").decode())
 
 
 def warn(text):

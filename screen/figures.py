@@ -49,7 +49,7 @@ class Group:
     @property
     def method(self):
         """How it was measured, `kernel core do_bench cold`; "" where no table says it."""
-        return " ".join(filter(None, (self.mode, self.level, self.timer, self.cache)))
+        return " ".join(dict.fromkeys(filter(None, (self.mode, self.level, self.timer, self.cache))))
 
 
 def list_summary_rows(results):
@@ -60,8 +60,7 @@ def list_summary_rows(results):
         tail = (result.attempt, result.fallback, result.device)
         header, is_host = result.log.header, result.is_host
         if not result.log.rows:
-            rows.append(head + ("", header.get("mode", ""), header.get("level", ""), result.timer, result.cache)
-                        + ("",) * 9 + tail + (add_force(header, result.reason),))
+            rows.append(head + find_run_method(result) + ("",) * 9 + tail + (add_force(header, result.reason),))
         for row in result.log.rows:
             shape = row.shape if row.op_name == result.op else f"{row.op_name}: {row.shape}"
             ratios = (None,) * 5 if is_host else (row.speedup, row.host_us, row.tflops, row.gbps_base, row.gbps)
@@ -69,6 +68,14 @@ def list_summary_rows(results):
                                 row.latency_ms) + ratios + (row.status,) + tail
                         + (add_force(header, row.reason or result.reason),))
     return rows
+
+
+def find_run_method(result):
+    """(dtype, mode, level, timer, cache) of an op without a row: what the run was asked for; tests are not timed."""
+    header = result.log.header
+    if result.is_tests:
+        return "", "tests", "", "", ""
+    return "", header.get("mode", ""), header.get("level", ""), result.timer, result.cache
 
 
 def add_force(header, reason):
@@ -102,8 +109,7 @@ def group_rows(results):
             group.statuses[row.status] += 1
             if row.speedup is not None and not result.is_host:
                 group.ratios.append(row.speedup)
-        header = result.log.header
-        groups += own.values() or [Group(result, "", header.get("mode", ""), header.get("level", ""), result.timer, result.cache)]
+        groups += own.values() or [Group(result, *find_run_method(result))]
     return groups
 
 

@@ -12,14 +12,19 @@ from pathlib import Path
 from urllib.parse import quote
 
 from common.outcome import GOOD_STATUSES
+from screen.facts import list_facts
 from screen.figures import count_statuses
 
 TEMPLATE = Path(__file__).with_name("report.html")
-COLUMNS = ("repo", "op", "status", "dtype", "measured how", "rows", "bad rows", "geomean speedup", "of rows", "min", "max")
+COLUMNS = ("repo", "op", "status", "dtype", "fallback", "measured how", "rows", "bad rows", "geomean speedup", "of rows", "min", "max")
 NUMBERS = ("rows", "bad rows", "geomean speedup", "of rows", "min", "max")
 NOTE = ("Speedup is Torch latency / Gems latency, above 1 where Gems is faster; its geometric mean stands beside the "
         "number of rows it rests on. Bad rows failed, were cut, invalid or never measured. What was measured in "
-        "different ways (mode, level, timer, cache) is never averaged. On the host device times are no times: no ratio.")
+        "different ways (mode, level, timer, cache) is never averaged.")
+HOST_NOTE = "no speedups: on the host device kernels are compiled for a GPU and executed on the CPU, so that times are no times"
+FALLBACK_NOTE = ("fallback: not the dtypes that were asked for, but those of them that the operator supports (subset), or its "
+                 "own (own)")
+WORST_FIRST = ("failed", "crashed", "timeout", "partial", "not_found", "interrupted")
 STYLES = {"ok": "green", "skipped": "dim", "dismissed": "dim", "partial": "yellow", "interrupted": "yellow",
           "not_found": "yellow", "failed": "red", "timeout": "red", "crashed": "red"}
 GAP = "  "
@@ -30,8 +35,15 @@ def list_cells(group):
     result, ratios = group.result, group.ratios
     again = f" #{result.run_number}" if result.run_number > 1 else ""
     figures = (f"{group.geomean:.3f}", str(len(ratios)), f"{min(ratios):.3f}", f"{max(ratios):.3f}") if ratios else ("",) * 4
-    return (result.repo, result.op + again, result.status, group.dtype, group.method,
+    return (result.repo, result.op + again, result.status, group.dtype, result.fallback, group.method,
             str(group.rows), str(group.bad) if group.bad else "") + figures
+
+
+def make_table(groups):
+    """(columns, rows of texts): those of COLUMNS that are not empty throughout."""
+    rows = [list_cells(group) for group in groups]
+    kept = [number for number, column in enumerate(zip(*rows)) if any(column)]
+    return [COLUMNS[number] for number in kept], [[row[number] for number in kept] for row in rows]
 
 
 def format_counts(results):
@@ -40,67 +52,72 @@ def format_counts(results):
     return f"{len(results)} {what}{'' if len(results) == 1 else 's'}: " + ", ".join(f"{count} {status}" for status, count in count_statuses(results).items())
 
 
-def list_facts(run):
-    """What screen.json says of the run, as short texts: when, on which devices, from which trees."""
-    facts = [f"created {run.info['created']}"] if run.info.get("created") else []
-    devices = run.info.get("devices")
-    if isinstance(devices, list) and devices:
-        facts.append("devices " + ", ".join(map(str, devices)))
-    repos = run.info.get("repos")
-    for repo, tree in (repos.items() if isinstance(repos, dict) else ()):
-        commit = tree.get("commit") if isinstance(tree, dict) else None
-        facts.append(f"{repo} at {commit or 'no commit'}")
-    return facts
+def list_notes(run):
+    """What a reader of this run's table has to know beside NOTE, as short texts."""
+    return [note for note, holds in ((HOST_NOTE, any(result.is_host for result in run.results)),
+                                     (FALLBACK_NOTE, any(result.fallback for result in run.results))) if holds]
 
 
 def list_bad_results(results):
-    """The results that are not good, in order."""
-    return [result for result in results if result.status not in GOOD_STATUSES]
+    """The results that are not good, the worst first."""
+    bad = [result for result in results if result.status not in GOOD_STATUSES]
+    return sorted(bad, key=lambda result: WORST_FIRST.index(result.status))
+
+
+def format_reason(result):
+    """`main/mm: RuntimeError: out of memory`, on one line."""
+    return f"{result.repo}/{result.op}: {' '.join(result.reason.split()) or 'no reason is known'}"
 
 
 # ---- terminal
 
 def print_table(run, groups, stream):
-    """Print the table, the counts and one line per op that is not good to `stream`.
+    """Print the table to `stream`, then one line per op that is not good, the worst first, and last the counts.
 
-    Lines are never wrapped, so that grep and awk work. Not rich's own Table: laying out 5,000 rows
-    takes that 3 s.
+    Lines are never wrapped, so that grep works. Not rich's own Table: laying out 5,000 rows takes that 3 s.
     """
     from rich.console import Console
     from rich.text import Text
 
     console = Console(file=stream, highlight=False, soft_wrap=True)
-    rows = [list_cells(group) for group in groups]
-    widths = [max(map(len, column)) for column in zip(COLUMNS, *rows)]
-    console.print(Text(_align(COLUMNS, widths), "bold"))
-    at = sum(widths[:2]) + 2 * len(GAP)     # where the status begins
+    columns, rows = make_table(groups)
+    widths = [max(map(len, column)) for column in zip(columns, *rows)]
+    console.print(Text(_align(columns, columns, widths), "bold"))
+    at = columns.index("status")
+    start = sum(widths[:at]) + at * len(GAP)
     for row, group in zip(rows, groups):
-        line = Text(_align(row, widths))
-        line.stylize(STYLES[group.result.status], at, at + widths[2])
+        line = Text(_align(columns, row, widths))
+        line.stylize(STYLES[group.result.status], start, start + widths[at])
         console.print(line)
-    console.print(Text("\n" + format_counts(run.results), "bold"))
+    for note in list_notes(run):
+        console.print(Text(note, "dim"))
+    console.print()
     for result in list_bad_results(run.results):
-        console.print(Text.assemble((f"{result.status:<12}", STYLES[result.status]),
-                                    f"{result.repo}/{result.op}: {result.reason}"))
+        console.print(Text.assemble((f"{result.status:<12}", STYLES[result.status]), format_reason(result)))
+    console.print(Text(format_counts(run.results), "bold"))
 
 
-def _align(cells, widths):
+def _align(columns, cells, widths):
     return GAP.join(cell.rjust(width) if column in NUMBERS else cell.ljust(width)
-                    for column, cell, width in zip(COLUMNS, cells, widths)).rstrip()
+                    for column, cell, width in zip(columns, cells, widths)).rstrip()
 
 
 # ---- Markdown
 
 def format_markdown(run, groups):
     """summary.md's text."""
-    lines = [f"# {_escape_markdown(run.name)}", "", _escape_markdown("; ".join([format_counts(run.results)] + list_facts(run))),
-             "", "| " + " | ".join(COLUMNS) + " |",
-             "|" + "|".join("---:" if column in NUMBERS else "---" for column in COLUMNS) + "|"]
-    lines += ["| " + " | ".join(map(_escape_markdown, list_cells(group))) + " |" for group in groups]
+    columns, rows = make_table(groups)
+    lines = [f"# {_escape_markdown(run.name)}", "", _escape_markdown(format_counts(run.results)), ""]
+    lines += [f"- {_escape_markdown(fact)}" for fact in list_facts(run.info)]
     if bad := list_bad_results(run.results):
         lines += ["", "## Not good", ""]
-        lines += [_escape_markdown(f"- {result.status} {result.repo}/{result.op}: {result.reason}") for result in bad]
-    return "\n".join(lines + ["", NOTE, ""])
+        lines += [_escape_markdown(f"- {result.status} {format_reason(result)}") for result in bad]
+    lines += ["", "## Figures", "", "| " + " | ".join(columns) + " |",
+              "|" + "|".join("---:" if column in NUMBERS else "---" for column in columns) + "|"]
+    lines += ["| " + " | ".join(map(_escape_markdown, row)) + " |" for row in rows]
+    for note in list_notes(run) + [NOTE]:
+        lines += ["", _escape_markdown(note[0].upper() + note[1:].rstrip(".") + ".")]
+    return "\n".join(lines + [""])
 
 
 def _escape_markdown(text):
@@ -113,27 +130,29 @@ def _escape_markdown(text):
 
 def format_html(run, groups, directory):
     """report.html's text. `directory` is where the page will lie: the links to run.log start there."""
+    columns, rows = make_table(groups)
     words = {
         "TITLE": html.escape(run.name),
-        "FACTS": html.escape("; ".join([format_counts(run.results)] + list_facts(run))),
+        "FACTS": "".join(f"<li>{html.escape(fact)}</li>" for fact in list_facts(run.info)),
+        "COUNTS": html.escape(format_counts(run.results)),
+        "NOTES": "".join(f"<p>{html.escape(note[0].upper() + note[1:])}.</p>" for note in list_notes(run)),
         "STATUSES": "".join(f'<button class="{status}" data-status="{status}" aria-pressed="false">{count} {status}</button>'
                             for status, count in count_statuses(run.results).items()),
-        "HEAD": "".join(f'<th{_number_class(column)}><button>{column}</button></th>' for column in COLUMNS + ("reason",)),
-        "BODY": "\n".join(_format_html_row(group, directory) for group in groups),
+        "HEAD": "".join(f'<th{_number_class(column)}><button>{column}</button></th>' for column in [*columns, "reason"]),
+        "BODY": "\n".join(_format_html_row(columns, row, group.result, directory) for row, group in zip(rows, groups)),
         "NOTE": html.escape(NOTE),
     }
     # One pass over the template: a word inside an op's text is never taken for ours.
     return re.sub(r"@([A-Z]+)@", lambda match: words[match[1]], TEMPLATE.read_text(encoding="utf-8"))
 
 
-def _format_html_row(group, directory):
-    result = group.result
-    cells = list(map(html.escape, list_cells(group)))
+def _format_html_row(columns, row, result, directory):
+    cells = dict(zip(columns, map(html.escape, row)))
     if result.log_path:
         link = quote(os.path.relpath(result.log_path.absolute(), Path(directory).absolute()))
-        cells[1] = f'<a href="{html.escape(link)}">{cells[1]}</a>'
-    cells[2] = f'<span class="{result.status}">{cells[2]}</span>'
-    tds = "".join(f"<td{_number_class(column)}>{cell}</td>" for column, cell in zip(COLUMNS, cells))
+        cells["op"] = f'<a href="{html.escape(link)}">{cells["op"]}</a>'
+    cells["status"] = f'<span class="{result.status}">{cells["status"]}</span>'
+    tds = "".join(f"<td{_number_class(column)}>{cell}</td>" for column, cell in cells.items())
     return f'<tr data-status="{result.status}">{tds}<td class="why">{html.escape(result.reason)}</td></tr>'
 
 

@@ -23,6 +23,7 @@ from common.runlog import RunLog, parse_runlog
 from common.state import MARKER, SCHEMA, read_json, read_marker
 
 PLAN_COLUMNS = ("schema", "repo", "op", "status", "device", "reason")
+TEST_TEXTS = ("outcome", "when", "error", "reason")     # of a line in tests.jsonl
 # These ops ended by themselves: their logs have to be whole.
 ENDED = ("ok", "partial", "failed", "skipped")
 
@@ -49,6 +50,11 @@ class OpResult:
         return self.repo, self.op
 
     @property
+    def is_tests(self):
+        """True if the correctness tests ran (SUITE=tests): they measure nothing."""
+        return self.log.header.get("suite") == "tests"
+
+    @property
     def is_host(self):
         """True on the host device: its latencies are no times, so no ratio is made of them."""
         return self.log.header.get("cache") == "host" or bool(self.log.header.get("host_target"))
@@ -64,7 +70,7 @@ class OpResult:
 
 @dataclass
 class Run:
-    """A run: info is screen.json's content, {} for runs made by hand."""
+    """A run: info is screen.json's content; of runs made by hand what their logs say (screen/facts.py reads it)."""
     name: str
     info: dict
     results: list
@@ -86,7 +92,8 @@ def read_run(path, warn):
             info = {}
         results = _read_screen(path, warn)
     else:
-        info, results = {}, _read_hand_runs(path, warn)
+        results = _read_hand_runs(path, warn)
+        info = _describe_hand_runs(results)
     return Run(path.resolve().name, info, sorted(results, key=lambda result: (result.key, _natural_key(result.attempt))))
 
 
@@ -97,13 +104,14 @@ def read_tests(path):
         text = Path(path).read_bytes().decode("utf-8", errors="replace")
     except OSError:
         return tests
-    for line in text.splitlines():
+    for line in text.split("\n"):
         try:
             test = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(test, dict):
-            tests.append(test)
+            tests.append({name: value if isinstance(value, (str, int, float)) else "" for name, value in test.items()}
+                         | {name: "" for name in TEST_TEXTS if not isinstance(test.get(name, ""), str)})
     return tests
 
 
@@ -129,17 +137,17 @@ def read_plan(path):
     try:
         with open(path, encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream)
-            rows = list(reader)
+            columns, rows = reader.fieldnames or (), list(reader)
     except FileNotFoundError:
         raise UserError(f"{path}: missing, so that nobody knows which ops lack; {mend}", INTEGRITY) from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except (UnicodeDecodeError, csv.Error, IsADirectoryError) as error:
         raise UserError(f"{path}: {error}; {mend}", INTEGRITY) from None
-    lacking = [column for column in PLAN_COLUMNS if column not in (reader.fieldnames or [])]
+    lacking = [column for column in PLAN_COLUMNS if column not in columns]
     if lacking:
         raise UserError(f"{path}: column {lacking[0]!r} is missing; {mend}", INTEGRITY)
     seen = {}
     for number, row in enumerate(rows, 2):
-        if row["schema"] != str(SCHEMA) or not row["repo"] or not row["op"] or row["reason"] is None:
+        if row["schema"] != str(SCHEMA) or not all(is_name(row[name]) for name in ("repo", "op")) or row["reason"] is None:
             raise UserError(f"{path}: line {number}: {','.join(map(str, row.values()))!r}: "
                             f"no row of schema {SCHEMA}; {mend}", INTEGRITY)
         key = row["repo"], row["op"]
@@ -150,6 +158,11 @@ def read_plan(path):
     if not rows:
         raise UserError(f"{path}: no op is planned; {mend}", INTEGRITY)
     return rows
+
+
+def is_name(text):
+    """True if `text` can name a directory: what the rubbish in a damaged plan is not."""
+    return bool(text) and text not in (".", "..") and "/" not in text and text.isprintable()
 
 
 def _read_screen(root, warn):
@@ -181,7 +194,7 @@ def _read_planned_op(root, planned, warn):
         return result
     directory = root / result.repo / result.op
     marker = _read_marker_or_none(directory)
-    if marker is None or marker["status"] not in STATUSES:
+    if marker is None or not _is_whole(marker):
         if (directory / MARKER).exists():
             warn(f"{directory / MARKER}: cut or unknown; {result.repo}/{result.op} counts as interrupted")
         result.status, result.attempt = "interrupted", _find_last_attempt(directory)
@@ -194,6 +207,12 @@ def _read_planned_op(root, planned, warn):
         result.log_path = directory / "attempts" / result.attempt / "run.log"
         _read_log(result, warn)
     return result
+
+
+def _is_whole(marker):
+    """True if each part of a `.complete` that is read here has its type."""
+    return (marker["status"] in STATUSES and type(marker.get("attempt")) in (int, type(None))
+            and all(isinstance(marker.get(name) or "", str) for name in ("reason", "fallback")))
 
 
 def _read_marker_or_none(directory):
@@ -231,7 +250,7 @@ def _read_log(result, warn):
         warn(f"{result.repo}/{result.op}: {result.log_path}: {'; '.join(result.log.notes) or 'a row is cut'}; "
              "the rows before it are kept, run the operator again for the rest")
     measured = sum(row.status == "SUCCESS" for row in result.log.rows)
-    if result.status in ("ok", "partial") and not measured:
+    if result.status in ("ok", "partial") and not measured and not result.is_tests:
         result.reason, result.status = f"run.log has no measured row (the op ended as {result.status})", "failed"
     elif result.status == "ok" and (result.log.is_cut or measured < len(result.log.rows)):
         result.reason, result.status = "run.log is cut or lacks rows (the op ended as ok)", "partial"
@@ -274,6 +293,17 @@ def _read_hand_run(path, warn):
     result.status, result.reason = outcome.status, outcome.reason
     result.log.rows = mark_cascade(result.log.rows)
     return result
+
+
+def _describe_hand_runs(results):
+    """What the logs say of where they were made, as screen.json would."""
+    headers = [result.log.header for result in results]
+    repos = {header["repo"]: {"commit": header["commit"]} for header in headers
+             if header.get("repo") and header.get("commit", "unknown") != "unknown"}
+    info = {"repos": repos, "devices": sorted({header["device"] for header in headers if header.get("device")})}
+    if "samples" in repos:
+        info["harness"] = repos["samples"].pop("commit")    # the sample tree has gemscreen's commit
+    return info
 
 
 def _natural_key(text):

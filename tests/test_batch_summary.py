@@ -154,43 +154,82 @@ def test_summary_csv_of_all_nine_statuses(screen):
 def test_the_terminal_table(screen):
     done = summarize(add_all_statuses(screen).path, expect=1)
     assert done.stdout == f'''\
-repo  op      status       dtype    measured how               rows  bad rows  geomean speedup  of rows    min    max
-main  abs     ok           float16  kernel core do_bench cold     2                      1.000        2  0.500  2.000
-main  abs     ok           float32  kernel core do_bench cold     1                      3.000        1  3.000  3.000
-main  conv2d  timeout      float16  kernel core do_bench cold     1                      2.000        1  2.000  2.000
-main  evil    dismissed                                           0
-main  gone    not_found             kernel core do_bench cold     0
-main  half    interrupted  float16  kernel core do_bench cold     1                      2.000        1  2.000  2.000
-main  lost    not_found                                           0
-main  mm      partial      float16  kernel core do_bench cold     2         1            4.000        1  4.000  4.000
-main  mm      partial      float32  kernel core do_bench cold     1         1
-main  silu    skipped               kernel core do_bench cold     0
-main  sort    failed                kernel core do_bench cold     0
-main  topk    crashed      float16  kernel core do_bench cold     1         1
-vllm  never   interrupted                                         0
+repo  op      status       dtype    fallback  measured how               rows  bad rows  geomean speedup  of rows    min    max
+main  abs     ok           float16            kernel core do_bench cold     2                      1.000        2  0.500  2.000
+main  abs     ok           float32            kernel core do_bench cold     1                      3.000        1  3.000  3.000
+main  conv2d  timeout      float16            kernel core do_bench cold     1                      2.000        1  2.000  2.000
+main  evil    dismissed                                                     0
+main  gone    not_found                       kernel core do_bench cold     0
+main  half    interrupted  float16            kernel core do_bench cold     1                      2.000        1  2.000  2.000
+main  lost    not_found                                                     0
+main  mm      partial      float16  subset    kernel core do_bench cold     2         1            4.000        1  4.000  4.000
+main  mm      partial      float32  subset    kernel core do_bench cold     1         1
+main  silu    skipped                         kernel core do_bench cold     0
+main  sort    failed                          kernel core do_bench cold     0
+main  topk    crashed      float16            kernel core do_bench cold     1         1
+vllm  never   interrupted                                                   0
+fallback: not the dtypes that were asked for, but those of them that the operator supports (subset), or its own (own)
 
-11 ops: 1 ok, 1 partial, 1 failed, 1 timeout, 1 crashed, 1 skipped, 2 not_found, 1 dismissed, 2 interrupted
-timeout     main/conv2d: stopped at its time limit; 1 row measured
-not_found   main/gone: not found: benchmark/test_gone.py::test_gone
-interrupted main/half: not finished
-not_found   main/lost: no benchmark node in the tree
-partial     main/mm: RuntimeError: out; 1 of 3 rows measured
 failed      main/sort: no-data: pytest passed without a measured row
 crashed     main/topk: killed by SIGSEGV; 0 rows measured
+timeout     main/conv2d: stopped at its time limit; 1 row measured
+partial     main/mm: RuntimeError: out; 1 of 3 rows measured
+not_found   main/gone: not found: benchmark/test_gone.py::test_gone
+not_found   main/lost: no benchmark node in the tree
+interrupted main/half: not finished
 interrupted vllm/never: not started
+11 ops: 1 ok, 1 partial, 1 failed, 1 timeout, 1 crashed, 1 skipped, 2 not_found, 1 dismissed, 2 interrupted
 summary: {screen.path}/summary.csv
 '''
 
 
+def test_columns_that_are_empty_throughout_are_left_out_and_the_host_device_says_why(screen):
+    done = summarize(screen.add("abs", "ok", log=run_log("abs", GOOD, cache="host")).path)
+    assert done.stdout == '''\
+repo  op   status  dtype    measured how               rows
+main  abs  ok      float16  kernel core do_bench host     1
+no speedups: on the host device kernels are compiled for a GPU and executed on the CPU, so that times are no times
+
+1 op: 1 ok
+summary: {screen.path}/summary.csv
+'''.format(screen=screen)
+    for name in ("summary.md", "report.html"):
+        text = (screen.path / name).read_text()
+        assert "No speedups: on the host device kernels are compiled for a GPU and executed on the CPU, so that times" in text
+        assert "geomean speedup" not in text and "fallback" not in text
+
+
+def test_a_reason_is_one_line(screen):
+    done = summarize(screen.add("abs", "failed", "", reason="RuntimeError:").path, expect=1)
+    assert "\nfailed      main/abs: RuntimeError:\n" in done.stdout
+    (screen.path / "main/abs/.complete").write_text('{"schema": 1, "status": "failed", "attempt": 1, "reason": "a\\n b\\r\\n\\nc"}')
+    assert "\nfailed      main/abs: a b c\n1 op: 1 failed\nsummary: " in summarize(screen.path, expect=1).stdout
+
+
+FACTS = ("created 2026-11-30T06:29:00Z", "devices 0, 1: NVIDIA H200, NVIDIA L4", "driver 570.86.15",
+         "torch 2.11.0, triton 3.6.0, flag_gems 5.0.2, python 3.11.7", "main at ed2508bcb5a0", "vllm at an unknown commit",
+         "sample tree of gemscreen 98a2b83")
+
+
 def test_summary_md(screen):
+    info = json.loads((screen.path / "screen.json").read_text())
+    info |= {"models": {"0": "NVIDIA H200", "1": "NVIDIA L4"}, "driver": "570.86.15", "harness": "98a2b83",
+             "versions": {"flag_gems": "5.0.2", "python": "3.11.7", "torch": "2.11.0", "triton": "3.6.0", "triton *.so": [1, 2, 3]},
+             "repos": {"main": {"tree": "/x", "commit": "ed2508bcb5a03000e9774734201d840ba362cd11", "changes": ""},
+                       "vllm": {"tree": "/v", "commit": ""}, "samples": {"tree": "/s", "commit": ""}}}
+    (screen.path / "screen.json").write_text(json.dumps(info))
     summarize(add_all_statuses(screen).path, expect=1)
     text = (screen.path / "summary.md").read_text()
     assert text.startswith("# screen-a\n\n11 ops: 1 ok, 1 partial,")
-    assert "created 2026-11-30T06:29:00Z; devices 0, 1; main at ed2508b\n" in text
-    assert "| main | abs | ok | float16 | kernel core do\\_bench cold | 2 |  | 1.000 | 2 | 0.500 | 2.000 |\n" in text
-    assert "| main | silu | skipped |  | kernel core do\\_bench cold | 0 |  |  |  |  |  |\n" in text
+    assert "".join(f"\n- {fact}".replace("_", "\\_") for fact in FACTS) in text
+    assert "| main | abs | ok | float16 |  | kernel core do\\_bench cold | 2 |  | 1.000 | 2 | 0.500 | 2.000 |\n" in text
+    assert "| main | mm | partial | float32 | subset | kernel core do\\_bench cold | 1 | 1 |  |  |  |  |\n" in text
+    assert "| main | silu | skipped |  |  | kernel core do\\_bench cold | 0 |  |  |  |  |  |\n" in text
     assert "\n- crashed main/topk: killed by SIGSEGV; 0 rows measured\n" in text
     assert "above 1 where Gems is faster" in text
+    page = (screen.path / "report.html").read_text()
+    assert "".join(f"<li>{fact}</li>" for fact in FACTS) in page
+    assert '<td>float32</td><td>subset</td><td>kernel core do_bench cold</td>' in page
 
 
 # ---- exit status
@@ -245,7 +284,12 @@ def test_a_result_that_no_plan_names_is_an_integrity_error(screen):
     ("schema,repo,op,status,device,nodes,reason\n2,main,abs,planned,0,x,\n", "line 2: '2,main,abs,planned,0,x,': no row of schema 1"),
     ("schema,repo,op,status,device,nodes,reason\n1,main,ab", "line 2: '1,main,ab,None,None,None,None': no row of schema 1"),
     ("schema,repo,op,status,device,nodes,reason\n1,main,abs,great,0,x,\n", "main/abs: status 'great' is unknown"),
-    ("\x00\n", "")])
+    ("", "column 'schema' is missing"),
+    ("schema,repo,op,status,device,nodes,reason\n1,main,..,planned,0,x,\n", "line 2: '1,main,..,planned,0,x,': no row of schema 1"),
+    ("schema,repo,op,status,device,nodes,reason\n1,main,a/b,planned,0,x,\n", "line 2: '1,main,a/b,planned,0,x,': no row of schema 1"),
+    ("schema,repo,op,status,device,nodes,reason\n1,main,\x01,planned,0,x,\n", "line 2: "),
+    ("schema,repo,op,status,device,nodes,reason\n1,main,abs," + 200000 * "x", "field larger than field limit"),
+    ("\x00\n", "")], ids=lambda value: "")
 def test_a_damaged_plan_is_an_integrity_error(screen, plan, message):
     screen.add("abs", "ok", GOOD)
     (screen.path / "plan.csv").unlink()
@@ -340,6 +384,35 @@ def test_a_damaged_marker_is_an_interrupted_op(screen):
         f"batch_summary.py: warning: {screen.path}/main/{op}/.complete" for op in ("abs", "mm", "sum")]
 
 
+@pytest.mark.parametrize("part", [
+    {"status": ["ok"]}, {"attempt": "../../x"}, {"attempt": 1.5}, {"attempt": True}, {"attempt": {"a": 1}}, {"reason": ["x"]},
+    {"fallback": {"a": 1}}, {"reason": 5}])
+def test_a_marker_with_wrong_types_is_an_interrupted_op_too(screen, part):
+    screen.add("abs", "ok", GOOD, **{key: value for key, value in part.items() if key not in ("status", "attempt", "reason")})
+    marker = json.loads((screen.path / "main/abs/.complete").read_text()) | part
+    (screen.path / "main/abs/.complete").write_text(json.dumps(marker))
+    done = summarize(screen.path, expect=1)
+    assert columns(read_summary(screen.path), "op", "status", "speedup", "reason") == [("abs", "interrupted", "2.0", "not finished")]
+    assert done.stderr.count("\n") == 1 and "main/abs/.complete: cut or unknown" in done.stderr
+
+
+@pytest.mark.parametrize("content", [
+    "[]", "1", '"x"', "null", '{"repos": [1], "devices": {"0": 1}, "versions": 3, "models": [], "driver": 5, "created": []}',
+    '{"repos": {"main": null, "samples": [1]}, "devices": [[1], null], "versions": {"torch": 1}}', "[" * 100000], ids=range(7))
+def test_a_damaged_screen_json_costs_the_headings_only(screen, content):
+    screen.add("abs", "ok", GOOD)
+    (screen.path / "screen.json").write_text(content)
+    summarize(screen.path)
+    assert columns(read_summary(screen.path), "op", "speedup") == [("abs", "2.0")]
+
+
+def test_what_is_no_unicode_is_replaced(screen):
+    screen.add("abs", "failed", "", reason="x")
+    (screen.path / "main/abs/.complete").write_text('{"schema": 1, "status": "failed", "attempt": 1, "reason": "a\\ud800b"}')
+    assert "main/abs: a?b\n" in summarize(screen.path, expect=1, environment={"PYTHONIOENCODING": "ascii"}).stdout
+    assert columns(read_summary(screen.path), "reason") == [("a?b",)]
+
+
 def test_a_missing_screen_json_costs_the_headings_only(screen):
     screen.add("abs", "ok", GOOD)
     (screen.path / "screen.json").write_text("{")
@@ -368,8 +441,8 @@ def test_different_modes_are_never_averaged(screen):
               + row("SUCCESS", "0.1", "0.1", "1.000") + title("abs") + HEAD + row("SUCCESS", "0.1", "0.1", "1.000"))
     done = summarize(screen.add("abs", "ok", tables).path)
     assert done.stdout.splitlines()[1:3] == [
-        "main  abs  ok      float16  kernel core do_bench cold       2                      2.000        2  1.000  4.000",
-        "main  abs  ok      float16  operator core do_bench cold     1                      1.000        1  1.000  1.000"]
+        "main  abs  ok      float16  kernel core do_bench cold       2            2.000        2  1.000  4.000",
+        "main  abs  ok      float16  operator core do_bench cold     1            1.000        1  1.000  1.000"]
 
 
 def test_a_geometric_mean_rests_on_the_rows_that_have_a_ratio(screen):
@@ -445,6 +518,31 @@ def test_one_run_directory_is_a_run_too(tmp_path):
     write_hand_run(tmp_path / "main/abs", run_log("abs", GOOD), 0)
     assert "\n1 op: 1 ok\n" in summarize(tmp_path / "main/abs").stdout
     assert columns(read_summary(tmp_path / "main/abs"), "repo", "op", "status") == [("main", "abs", "ok")]
+
+
+def test_a_tests_jsonl_with_wrong_types_says_what_it_can(tmp_path):
+    write_hand_run(tmp_path / "h/main/abs", run_log("abs", "", pytest_exit=1), 1, [
+        {"outcome": "failed", "error": ["x"], "reason": {"a": 1}, "when": 3}, {"outcome": ["failed"], "error": "KeyError: 1"}, [1], 5])
+    write_hand_run(tmp_path / "h/main/mm", run_log("mm", GOOD), [1])
+    summarize(tmp_path / "h", expect=1)
+    assert columns(read_summary(tmp_path / "h"), "op", "status") == [("abs", "failed"), ("mm", "ok")]
+
+
+def test_tests_have_a_row_without_latencies(screen):
+    """SUITE=tests: the correctness tests of an op, which measure nothing."""
+    log = run_log("abs", "").replace("op: abs\n", "op: abs\nsuite: tests\n")
+    done = summarize(screen.add("abs", "ok", log=log).path)
+    assert columns(read_summary(screen.path), "op", "status", "mode", "level", "timer", "cache", "row_status", "reason") == [
+        ("abs", "ok", "tests", "", "", "", "", "")]
+    assert done.stdout.startswith("repo  op   status  measured how  rows\nmain  abs  ok      tests            0\n")
+
+
+def test_runs_by_hand_say_what_their_logs_say(tmp_path):
+    head = "commit: ed2508bcb5a03000e9774734201d840ba362cd11\n"
+    for repo in ("main", "samples"):
+        write_hand_run(tmp_path / "h" / repo / "abs", run_log("abs", GOOD, repo=repo).replace("op: abs\n", "op: abs\n" + head), 0)
+    summarize(tmp_path / "h")
+    assert "\n- devices 0\n- main at ed2508bcb5a0\n- sample tree of gemscreen ed2508bcb5a0\n" in (tmp_path / "h/summary.md").read_text()
 
 
 # ---- the files

@@ -1,16 +1,18 @@
 """refresh.py - run the sessions in examples/*.txt again, so that they stay true (`make examples`).
 
 USAGE   python examples/refresh.py [NAME.txt ...]      all of them without names; about 5 minutes on the host device
-INPUT   a session: narration, `$ command` lines, and below each command what it printed
-OUTPUT  the same file with the output as it is today. What changes from run to run is evened out: stamps, durations,
+INPUT   a session: narration, `$ command` lines, and below each command what it printed, closed by `(exit N)`. A new command
+        has nothing below it yet; that it exits with 0 is then what is expected.
+OUTPUT  the same file with the output as it is today. What changes from run to run is evened out: stamps, durations, latencies,
         memory sizes, and the project's own place, which reads /home/you/gemscreen.
 SAMPLE  Screen two operators.
 
         $ make screen OPS=abs,mm
-        [1/2] ok        samples/abs                          7.7 s  device host:0
+        [1/2] ok        samples/abs                          7.0 s  device host:0
         (exit 0)
-LIMITS  All commands of a session run in one fresh clone, with a HOME of their own; its .venv is this one's. A line of narration never begins with `$ `;
-        output that does is not supported.
+EXIT    0 every command ended with the status that the session had, 1 some did not: each is named, and the files are written
+LIMITS  All commands of a session run in one fresh clone of what is committed, with a HOME of their own; its .venv is that of
+        the Python that runs this. A line of narration or of output that begins with `$ ` is not supported.
 """
 import os
 import re
@@ -20,24 +22,31 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pad(text):
+    """A replacement that keeps what stands right of it in its column."""
+    return lambda match: text.rjust(len(match[0]))
+
+
 EVEN_OUT = ((re.compile(r"\b20\d{6}T\d{6}Z"), "20261130T060000Z"), (re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "2026-11-30T06:00:00Z"),
-            (re.compile(r" +\d+\.\d s\b"), "     7.0 s"), (re.compile(r"in \d+\.\d+s"), "in 7.00s"), (re.compile(r"\b(?:\d+ MB|\d+ GB)\b"), "70 GB"),
-            (re.compile(r"^(SUCCESS +)\S+( +)\S+", re.M), r"\g<1>0.010000\g<2>7.000000"), (re.compile(r"\b[0-9a-f]{40}\b"), "0" * 40),
-            (re.compile(r"seconds: \d+"), "seconds: 7"), (re.compile(r"pid \d+|process \d+"), "process 4711"))
+            (re.compile(r" +\d+\.\d s\b"), pad("7.0 s")), (re.compile(r"in \d+\.\d+s"), "in 7.00s"), (re.compile(r"\b(?:\d+ MB|\d+ GB)\b"), "70 GB"),
+            (re.compile(r"(?<=^SUCCESS) +\d\S+(?= +\d)", re.M), pad("0.010000")),      # run.log: the base's latency, then ours
+            (re.compile(r"(?<=\b0\.010000) +\d\S+", re.M), pad("7.000000")),
+            (re.compile(r"(\]\"?,)[\d.]+,[\d.]+(?=,,,,,,SUCCESS)"), r"\g<1>0.01,7"),    # summary.csv
+            (re.compile(r"\b[0-9a-f]{40}\b"), "0" * 40), (re.compile(r"seconds: \d+"), "seconds: 7"),
+            (re.compile(r"pid \d+|process \d+"), "process 4711"), (re.compile(r"(?<=\[Makefile:)\d+"), "50"))
 
 
 def read_session(path):
-    """[(narration, command)] of a session; the last command may be None. Output is dropped."""
-    parts, narration, printing = [], [], False
-    for line in path.read_text(encoding="utf-8").splitlines():
-        if line.startswith("$ "):
-            parts.append(("\n".join(narration), line[2:]))
-            narration, printing = [], True
-        elif printing:
-            printing = not line.startswith("(exit ")  # that line ends a command's output
-        else:
-            narration.append(line)
-    return [*parts, ("\n".join(narration), None)]
+    """[(narration, command, exit status it had)] of a session; the last command may be None. Output is dropped."""
+    head, *rest = re.split(r"^\$ (.*)\n?", path.read_text(encoding="utf-8"), flags=re.M)
+    parts, narration = [], head
+    for command, below in zip(rest[::2], rest[1::2]):
+        end = re.search(r"^\(exit (\d+)\)\n?", below, re.M)
+        parts.append((narration, command, int(end[1]) if end else 0))
+        narration = below[end.end():] if end else below
+    return [*parts, (narration, None, None)]
 
 
 def run_command(command, clone, home):
@@ -63,23 +72,27 @@ def link_environment(own, place):
 
 
 def refresh(path):
-    """Run the session in `path` and write it anew."""
+    """Run the session in `path` and write it anew. Returns the commands that ended with another status, described."""
+    text, surprises = "", []
     with tempfile.TemporaryDirectory() as folder:
         clone, home = Path(folder) / "gemscreen", Path(folder) / "home"
         subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
-        link_environment(ROOT / ".venv", clone / ".venv")
+        link_environment(Path(sys.prefix), clone / ".venv")
         home.mkdir()
-        lines = []
-        for narration, command in read_session(path):
-            lines.append(narration)
+        for narration, command, expected in read_session(path):
+            text += narration
             if command is not None:
                 print(f"{path.name}: $ {command}", flush=True)
                 output, status = run_command(command, clone, home)
-                lines += [f"$ {command}", *filter(None, [output]), f"(exit {status})"]
-    path.write_text("\n".join(lines).rstrip("\n") + "\n", encoding="utf-8")
+                text += "\n".join([f"$ {command}", *filter(None, [output]), f"(exit {status})\n"])
+                if status != expected:
+                    surprises.append(f"{path.name}: $ {command}: exit {status}, and not {expected}")
+    path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+    return surprises
 
 
 if __name__ == "__main__":
-    names = sys.argv[1:] or sorted(p.name for p in Path(__file__).parent.glob("*.txt"))
-    for name in names:
-        refresh(Path(__file__).parent / name)
+    sessions = [Path(__file__).parent / name for name in sys.argv[1:]] or sorted(Path(__file__).parent.glob("*.txt"))
+    surprises = [line for session in sessions for line in refresh(session)]
+    print(*surprises, sep="\n", end="\n" if surprises else "", file=sys.stderr)
+    sys.exit(1 if surprises else 0)

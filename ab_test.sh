@@ -108,7 +108,8 @@ run_side() { # DIRECTORY SIDE SUITE OP [REPLAY_FROM]: one fresh process; its exi
     local value=$OFF extra=${PYTEST_EXTRA:-} host_mode=${HOST_MODE:-execute}
     [ "$2" = off ] || value=$ON
     if [ "$3" = tests ]; then extra=$TEST_ARGS host_mode=execute; fi # nothing is computed in HOST_MODE=compile
-    echo "ab_test.sh: $4 $(basename "$1") ($SWITCH=$value)"
+    started=$((started + 1))
+    echo "ab_test.sh: [$started/$planned] $4 $(basename "$1") ($SWITCH=$value)"
     run_to_end env "$SWITCH=$value" RUN_DIR="$1" SUITE="$3" REPLAY_FROM="${5:-}" TUNER_CACHE=isolated PYTEST_EXTRA="$extra" \
         HOST_MODE="$host_mode" "$ROOT/run_pytest.sh" "$4" > "$1.out" 2>&1
     if [ "$caught" -ne 0 ]; then
@@ -152,6 +153,8 @@ main() {
     trap 'stop 1' HUP
     trap 'stop 2' INT
     trap 'stop 15' TERM
+    [[ $DEVICE != host:* ]] || echo "ab_test.sh: $DEVICE: the host device measures no time: every row will be invalid; correctness, code and converts are real" >&2
+    ops=${OPS//[!,]/} started=0 planned=$(((${#ops} + 1) * (2 + 2 * ROUNDS)))
     for op in ${OPS//,/ }; do run_op "$op"; done
     run_python "$ROOT/ab_summary.py" "$RUN" || status=$?
     exit "$status"

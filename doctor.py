@@ -1,7 +1,7 @@
 """doctor.py - what this machine has, and the one line that mends what lacks (`make doctor`).
 
 USAGE   python doctor.py
-INPUT   the Python that runs it, FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, the vendors' visible-device variables
+INPUT   the Python that runs it, FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, RUNS, the caches' and the vendors' visible-device variables
 OUTPUT  a table on stdout; exit 0 if a screen can run here, 3 if something that it needs lacks
 SAMPLE  what       state  found
         torch      ok     2.13.0+cpu   .venv/lib/python3.11/site-packages/torch
@@ -23,7 +23,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from common import devices, trees
-from common.errors import DONE, REFUSED, UserError, run_main
+from common.errors import DONE, REFUSED, USAGE, UserError, run_main
 
 ROOT = Path(__file__).resolve().parent
 LOW_DISK_GB = 5
@@ -105,18 +105,28 @@ def check_tree(repo, variable):
     return Finding(f"upstream {repo}", "ok", f"{tree} at {commit}, clean")
 
 
-def check_cache(name, variable, default):
-    """A cache that lives outside the project: it makes a second run faster, and can make it stale."""
-    place = Path(os.environ.get(variable) or os.path.expanduser(default))
-    if not place.is_dir():
-        return Finding(name, "-", f"{place}: empty")
+def check_cache(name, variable, folder, default):
+    """A cache makes a second run faster, and can make it stale: where screens and where runs by hand keep theirs."""
+    if os.environ.get(variable):
+        return Finding(name, "-", f"{variable}: {describe_folder(Path(os.environ[variable]))}")
+    return Finding(name, "-", f"of screens {describe_folder(find_runs() / '.cache' / folder)}; "
+                              f"by hand {describe_folder(Path(default).expanduser())}")
+
+
+def describe_folder(place):
+    """`place` and how much is in it."""
     size = sum(f.stat().st_size for f in place.rglob("*") if f.is_file())
-    return Finding(name, "-", f"{place}: {size / 1e6:.0f} MB")
+    return f"{shorten(place)}: {size / 1e6:.0f} MB" if size else f"{shorten(place)}: empty"
+
+
+def find_runs():
+    """Where runs go."""
+    return Path(os.environ.get("RUNS") or ROOT / "runs").absolute()
 
 
 def check_disk():
-    """Free space where runs/ lies."""
-    place = ROOT / "runs" if (ROOT / "runs").is_dir() else ROOT
+    """Free space where runs go."""
+    place = next(p for p in (find_runs(), *find_runs().parents) if p.is_dir())
     free = shutil.disk_usage(place).free / 1e9
     state = "ok" if free >= LOW_DISK_GB else "lacks"
     return Finding("disk", state, f"{free:.0f} GB free in {place}", f"free some space: {LOW_DISK_GB} GB are needed")
@@ -133,13 +143,14 @@ def shorten(path):
 def main(argv):
     """Print the table and the mends; see the header."""
     if argv:
-        sys.exit(__doc__)
+        print(__doc__)
+        return DONE if argv in (["-h"], ["--help"]) else USAGE
     findings = [check_python(), check_package("torch"), check_package("triton"),
                 check_package("flag_gems", needed=False)]
     findings += [check_package(name) for name in ("pytest", "rich", "scipy", "tabulate", "yaml", "pydantic")]
     findings += [check_devices(), check_host_device(), check_tree("main", "FLAGGEMS_DIR"), check_tree("vllm", "FLAGGEMS_VLLM_DIR"),
-                 check_cache("triton cache", "TRITON_CACHE_DIR", "~/.triton/cache"),
-                 check_cache("tuner cache", "FLAGGEMS_CACHE_DIR", "~/.flaggems"), check_disk()]
+                 check_cache("triton cache", "TRITON_CACHE_DIR", "triton", "~/.triton/cache"),
+                 check_cache("tuner cache", "FLAGGEMS_CACHE_DIR", "flaggems", "~/.flaggems"), check_disk()]
     print(tabulate([(f.what, f.state, f.found) for f in findings], headers=("what", "state", "found"), tablefmt="plain"))
     print()
     for finding in findings:

@@ -258,9 +258,10 @@ def test_two_sides_from_end_to_end(tree):
     done, rows = run_ab(tree, ROUNDS=3)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [(r["verdict"], r["off_ms"], r["on_ms"], r["rounds"], r["correctness_on"]) for r in rows] == [("faster", "0.01", "0.008", "3", "passed")] * 3
-    order = [line.split(" ", 2)[2] for line in done.stdout.splitlines() if line.startswith("ab_test.sh: abs")]
-    assert order == ["tests-off (SW=0)", "tests-on (SW=1)", "round-1-off (SW=0)", "round-1-on (SW=1)", "round-2-on (SW=1)", "round-2-off (SW=0)",
-                     "round-3-off (SW=0)", "round-3-on (SW=1)"]
+    order = [line.split(" abs ") for line in done.stdout.splitlines() if line.startswith("ab_test.sh: ")]
+    assert [start for start, _ in order] == [f"ab_test.sh: [{n}/8]" for n in range(1, 9)] and "host" not in done.stderr
+    assert [what for _, what in order] == ["tests-off (SW=0)", "tests-on (SW=1)", "round-1-off (SW=0)", "round-1-on (SW=1)", "round-2-on (SW=1)",
+                                           "round-2-off (SW=0)", "round-3-off (SW=0)", "round-3-on (SW=1)"]
     logs = {p.parent.name: p.read_text() for p in tree.glob("ab/main/abs/*/run.log")}
     assert "suite: tests" in logs["tests-on"] and "tuner_cache: isolated" in logs["round-2-on"]
     assert "replay_from: \n" in logs["round-1-off"]
@@ -293,6 +294,7 @@ def test_a_compiler_switch_on_the_host_device(tmp_path):
     env = {**os.environ, "PYTHON": sys.executable, "REPO": "samples", "HOST_TARGET": "cuda:90", "HOST_MODE": "compile", "DTYPES": "float16",
            "SWITCH": "RLC_STOCK_ENHANCE", "OPS": "rand", "RUN": str(tmp_path / "ab")}
     done = subprocess.run([ROOT / "ab_test.sh"], env=env, cwd=tmp_path, text=True, capture_output=True, timeout=600, check=False)
+    assert "ab_test.sh: host:0: the host device measures no time: every row will be invalid" in done.stderr
     rows = list(csv.DictReader(open(tmp_path / "ab/ab.csv")))
     assert done.returncode == 1 and {(r["verdict"], r["reason"]) for r in rows} == {("invalid", "the host device measures no time")}
     assert {(r["correctness_off"], r["correctness_on"], r["code"]) for r in rows} == {("passed", "passed", "different")}

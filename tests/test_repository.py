@@ -46,3 +46,9 @@ def test_unknown_target_is_an_error():
     done = make("scren")
     assert done.returncode == 2
     assert done.stderr.splitlines()[0] == "make: scren: no such target; `make` alone lists them"
+
+
+def test_what_has_a_shebang_can_be_executed():
+    names = git(ROOT, "ls-files").splitlines()
+    files = [ROOT / name for name in names if (ROOT / name).is_file()]
+    assert [f for f in files if (f.read_bytes()[:2] == b"#!") != bool(f.stat().st_mode & 0o100)] == []

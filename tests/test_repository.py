@@ -1,9 +1,11 @@
 """The repository itself: what a fresh clone gets, whatever the caller's git and Python are like."""
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from conftest import list_knobs
 
 ROOT = Path(__file__).resolve().parent.parent
 GIT = ["git", "-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "core.autocrlf=true"]
@@ -52,3 +54,23 @@ def test_what_has_a_shebang_can_be_executed():
     names = git(ROOT, "ls-files").splitlines()
     files = [ROOT / name for name in names if (ROOT / name).is_file()]
     assert [f for f in files if (f.read_bytes()[:2] == b"#!") != bool(f.stat().st_mode & 0o100)] == []
+
+
+def read_config(name):
+    """{knob: default} of a script's config section."""
+    section = (ROOT / name).read_text().partition("# ---- Config")[2].partition("# ---- End of config")[0]
+    return dict(re.findall(r'^: "\$\{([A-Z_]+):?=([^}]*)\}', section, re.M))
+
+
+def test_every_knob_is_in_the_readme_with_its_default():
+    rows = re.findall(r"^\| (`[A-Z].*?) \| (.*?) \| (.*?) \|$", (ROOT / "README.md").read_text(), re.M)
+    documented = {knob: (default, meaning) for knobs, default, meaning in rows for knob in re.findall(r"`([A-Z_]+)`", knobs)}
+    configs = {**read_config("ab_test.sh"), **read_config("run_pytest.sh")}
+    known = {*list_knobs(), *configs}
+    assert sorted(known - set(documented)) == []
+    others = set(documented) - known    # switches of plugins
+    assert others <= set(re.findall(r"[A-Z_]{3,}", "".join(path.read_text() for path in (ROOT / "plugins").rglob("*.py"))))
+    wrong = {knob: (default, documented[knob][0]) for knob, default in configs.items()
+             if default and knob != "PLUGINS" and default not in documented[knob][0]}
+    assert wrong == {}
+    assert all(meaning for _, meaning in documented.values())

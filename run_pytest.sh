@@ -12,6 +12,7 @@
 #            run.log      banner, everything pytest printed (free of escape codes), end banner
 #            exit.json    {"schema": 1, "pytest_exit": 0}, only if pytest ended by itself
 #            tests.jsonl  one line per test (plugins/_pretty_report_plugin.py)
+#            session.jsonl  how far pytest got, and every table that it printed (the same)
 #            samples.jsonl  every sample of every figure (plugins/_cudagraph_plugin.py)
 #          run.log begins and ends so (a blank value: upstream's default):
 #            ==== gemscreen begin ====            ==== gemscreen end ====
@@ -244,6 +245,7 @@ host_mode: ${HOST_TARGET:+$HOST_MODE}
 warmup_ms: $WARMUP_MS
 iter_ms: $ITER_MS
 tuner_cache: $TUNER_CACHE
+record: $([[ " $PLUGINS " != *" _pretty_report_plugin "* ]] || echo session.jsonl)
 replay_from: $REPLAY_FROM
 replay: ${REPLAY_FROM:+$([ "$REPLAY_STRICT" = 0 ] || echo strict) $([ "$REPLAY_FORCE" = 0 ] || echo forced)}
 plugins: $PLUGINS
@@ -288,6 +290,7 @@ export_environment() {
     if [ "$UPSTREAM_COMMIT" = unknown ]; then UPSTREAM_COMMIT=${FLAGGEMS_COMMIT:-unknown}; fi
     HARNESS_COMMIT=$(find_commit "$ROOT")
     export UPSTREAM_COMMIT HARNESS_COMMIT
+    export PYTHONIOENCODING=utf-8:backslashreplace # no text of an error may end its table
     export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR USE_FLAGTUNE PARALLEL_WARMUP_GPUS DEVICE HOST_MODE
     [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
     if [ "$MODE" = kernel ] && [ "$TIMER" != host ]; then export TIMER CACHE; else export -n TIMER CACHE; fi

@@ -7,9 +7,11 @@ Use:
     outcome.status, outcome.reason      # "partial", "RuntimeError: out of memory; 5 of 6 rows measured"
     outcome.signature                   # "RuntimeError: out of memory": equal for equal failures
 
-The order of the rules is the order of the code. `ok` means: pytest passed, at least one row was
-measured, and no row is missing that the log knows of. What is all skipped is `skipped`; what passed
-without a measured row is `failed` with the reason no-data.
+The order of the rules is the order of the code. `ok` means: pytest's session ended by itself and passed, every
+collected test ended, at least one row was measured, and run.log has every row that was printed, with its figure. What
+is all skipped is `skipped`; what passed without a measured row is `failed` with the reason no-data. A run of
+correctness tests (SUITE=tests) prints no rows and is judged by its tests. A run that has no record of its session
+(common/session.py) can be `ok`, but its reason says that it was not checked so.
 Requirements: the standard library.
 """
 
@@ -17,11 +19,14 @@ import re
 import signal
 from dataclasses import dataclass, replace
 
+from common.session import count_lost_rows, never_started
+
 STATUSES = ("ok", "partial", "failed", "timeout", "crashed", "skipped", "not_found", "dismissed", "interrupted")
 GOOD_STATUSES = ("ok", "skipped", "dismissed")
 
 PASSED, TESTS_FAILED, STOPPED, INTERNAL_ERROR, USAGE_ERROR, NOTHING_COLLECTED = range(6)     # pytest's exit statuses
 
+UNCHECKED = "not checked for lost rows: there is no session.jsonl"
 NO_LAUNCH = "no Triton kernel was launched"
 REASON_LENGTH = 300
 
@@ -39,14 +44,14 @@ _NUMBER = re.compile(r"(?<![A-Za-z_0-9])\d+(?:\.\d+)*")
 
 @dataclass(frozen=True)
 class Outcome:
-    """status is one of STATUSES; reason is one line for people, empty for ok; signature is equal for
-    two attempts that failed alike, empty where there was no failure."""
+    """status is one of STATUSES; reason is one line for people, empty for what is ok and checked; signature is equal
+    for two attempts that failed alike, empty where there was no failure."""
     status: str
     reason: str = ""
     signature: str = ""
 
 
-def classify_attempt(*, ended, returncode, pytest_exit, log, tests):
+def classify_attempt(*, ended, returncode, pytest_exit, log, tests, session=None):
     """Outcome of one attempt.
 
     ended        "exit" (by itself), "timeout" or "interrupted" (by the driver)
@@ -54,6 +59,7 @@ def classify_attempt(*, ended, returncode, pytest_exit, log, tests):
     pytest_exit  pytest's own exit status from exit.json, None if it never ended by itself
     log          RunLog of the attempt
     tests        the lines of tests.jsonl: dicts with outcome, when, error, reason; [] if there is none
+    session      Session of the attempt, None if it has no session.jsonl
     """
     measured = sum(row.status == "SUCCESS" for row in log.rows)
     if ended == "interrupted":
@@ -62,27 +68,12 @@ def classify_attempt(*, ended, returncode, pytest_exit, log, tests):
         return Outcome("timeout", f"stopped at its time limit; {_count(measured, 'row')} measured", "timeout")
     if ended != "exit":
         raise ValueError(f"ended: {ended!r}: none of exit, timeout, interrupted")
-    if pytest_exit is None or pytest_exit not in range(6):
-        return _classify_crash(returncode if pytest_exit is None else pytest_exit, measured)
-
-    failures = [test for test in tests if test.get("outcome") in ("failed", "error")]
-    if tests and all(test.get("outcome") == "skipped" for test in tests) \
-            and all(row.status == "NOT_MEASURED" for row in log.rows):
-        return Outcome("skipped", _join_skip_reasons(tests))
-    if failures or pytest_exit == TESTS_FAILED:
-        return _classify_failure(failures, log, tests, measured)
-    if pytest_exit in (USAGE_ERROR, NOTHING_COLLECTED):
-        return _classify_nothing_run(pytest_exit, log)
-    if pytest_exit == STOPPED:
-        return Outcome("interrupted", "pytest was stopped from inside (its exit status 2)")
-    if pytest_exit == INTERNAL_ERROR:
-        return _fail("failed", f"pytest: internal error: {_first_error(log)}")
-    if not measured:
-        return _fail("failed", _first_row_reason(log) or "no-data: pytest passed without a measured row")
-    if measured < len(log.rows) or log.is_cut:
-        reason = _first_row_reason(log) or "run.log is cut: rows may be missing"
-        return _fail("partial", reason, f"; {measured} of {_count(len(log.rows), 'row')} measured")
-    return Outcome("ok")
+    what = _find_early_end(returncode, pytest_exit, log, tests, session)
+    if what:
+        return Outcome("crashed", f"{what}; {_count(measured, 'row')} measured", f"crashed: {what}")
+    if never_started(log, session):
+        return _fail("failed", f"pytest did not start: {_last_error(log)}")
+    return _classify_tests(pytest_exit, log, tests, measured) or _classify_rows(log, tests, session, measured)
 
 
 def mark_cascade(rows):
@@ -129,19 +120,67 @@ def normalize_error(text):
 
 # ---- the parts of classify_attempt
 
-def _classify_crash(status, measured):
-    number = None if status is None else -status if status < 0 else status - 128 if status > 128 else None
-    if number is not None:
-        try:
-            name = signal.Signals(number).name
-        except ValueError:
-            name = f"signal {number}"
-        what = f"killed by {name}"
-    elif status is None:
-        what = "it never ended by itself (no exit.json, no exit status)"
-    else:
-        what = f"ended with exit status {status} before pytest did"
-    return Outcome("crashed", f"{what}; {_count(measured, 'row')} measured", f"crashed: {what}")
+def _find_early_end(returncode, pytest_exit, log, tests, session):
+    """What ended pytest before its session was done, "" if it was done or never began."""
+    if pytest_exit not in range(6):
+        return _describe_exit(returncode if pytest_exit is None else pytest_exit)
+    footer = log.footer.get("pytest_exit", "")
+    for status in (returncode, int(footer) if footer.isdigit() else None):
+        if status is not None and status != pytest_exit:    # something else than run_pytest.sh wrote exit.json
+            return _describe_exit(status)
+    if session is None or not session.started:
+        return ""
+    if session.exit is None:
+        return _describe_exit(pytest_exit)
+    ended = {test.get("node") for test in tests if test.get("when") != "collect"}
+    done = sum(node in ended for node in session.nodes or [])
+    if pytest_exit in (PASSED, NOTHING_COLLECTED) and done < len(session.nodes or []):
+        return f"pytest was stopped from inside after {done} of {_count(len(session.nodes), 'test')}"
+    return ""
+
+
+def _describe_exit(status):
+    if status is None:
+        return "it never ended by itself (no exit.json, no exit status)"
+    number = -status if status < 0 else status - 128 if status > 128 else None
+    if number is None:
+        return f"ended with exit status {status} before pytest did"
+    try:
+        return f"killed by {signal.Signals(number).name}"
+    except ValueError:
+        return f"killed by signal {number}"
+
+
+def _classify_tests(pytest_exit, log, tests, measured):
+    """The Outcome of a session whose tests did not all pass, or None: then its rows decide."""
+    failures = [test for test in tests if test.get("outcome") in ("failed", "error")]
+    if tests and all(test.get("outcome") == "skipped" for test in tests) \
+            and all(row.status == "NOT_MEASURED" for row in log.rows):
+        return Outcome("skipped", _join_skip_reasons(tests))
+    if failures or pytest_exit == TESTS_FAILED:
+        return _classify_failure(failures, log, tests, measured)
+    if pytest_exit in (USAGE_ERROR, NOTHING_COLLECTED):
+        return _classify_nothing_run(pytest_exit, log)
+    if pytest_exit == STOPPED:
+        return Outcome("interrupted", "pytest was stopped from inside (its exit status 2)")
+    if pytest_exit == INTERNAL_ERROR:
+        return _fail("failed", f"pytest: internal error: {_first_error(log)}")
+    return None
+
+
+def _classify_rows(log, tests, session, measured):
+    lost, printed = count_lost_rows(session, log.rows) if session else (0, 0)
+    whole = Outcome("ok", "" if session else UNCHECKED)
+    if log.header.get("suite") == "tests" and not log.rows and not printed:
+        passed = any(test.get("outcome") == "passed" for test in tests)
+        return whole if passed else _fail("failed", "no-data: pytest passed without a test that passed")
+    missing = f"{lost} of {_count(printed, 'printed row')} lack in run.log, or have another figure there" if lost else ""
+    if not measured:
+        return _fail("failed", _first_row_reason(log) or missing or "no-data: pytest passed without a measured row")
+    if measured < len(log.rows) or log.is_cut:
+        reason = _first_row_reason(log) or "run.log is cut: rows may be missing"
+        return _fail("partial", reason, f"; {measured} of {_count(len(log.rows), 'row')} measured")
+    return _fail("partial", missing) if missing else whole
 
 
 def _classify_failure(failures, log, tests, measured):
@@ -187,10 +226,15 @@ def _first_row_reason(log):
     return ""
 
 
+def _last_error(log):
+    """What Python or pytest said last before it gave up."""
+    return log.last_words or _first_error(log)
+
+
 def _first_error(log):
     """pytest's first error line, preferring the exception to the sentence around it."""
     exceptions = [error for error in log.errors if error.startswith(("E ", "INTERNALERROR>"))]
-    text = (exceptions or log.errors or ["no error text in run.log"])[0]
+    text = (exceptions or log.errors or [log.last_words or "no error text in run.log"])[0]
     return re.sub(r"^(E|INTERNALERROR>|ERROR:) +", "", text)
 
 

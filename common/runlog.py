@@ -53,18 +53,21 @@ _TIMER = re.compile(r"TIMER: Operator=(\S{1,200}) dtype=(\S{1,100}) row=(\d{1,6}
 _HOST_US = re.compile(r" host_us=(\d{1,12}(?:\.\d{1,12})?(?:e[+-]?\d{1,3})?)(?: |$)")
 _NOT_MEASURED = re.compile(r"NOT MEASURED: Operator=(\S{1,200}) dtype=(\S{1,100}) reason=<<<(.*)>>>")
 _BANNER_LINE = re.compile(r"(\w+): ?(.*)")
+_LAST_WORDS = re.compile(r"(?:E  +)?((?:[A-Za-z_][\w.]{0,200})?(?:Error|Exception|Interrupt|Exit)(?::.*|$))|.{0,100}?: error: (.*)")
 _EXCEPTION = re.compile(r"(?:E  |INTERNALERROR>) +[\w.]{0,200}(?:Error|Exception|Interrupt|Exit)\b")
 
 
 @dataclass
 class RunLog:
     """What a run.log says. footer is empty if the log was cut; notes are the reader's remarks;
-    errors are pytest's own error lines (not found, usage, import), the first 20."""
+    errors are pytest's own error lines (not found, usage, import), the first 20; last_words is the last of them or of
+    Python's own."""
     header: dict = field(default_factory=dict)
     footer: dict = field(default_factory=dict)
     rows: list = field(default_factory=list)
     notes: list = field(default_factory=list)
     errors: list = field(default_factory=list)
+    last_words: str = ""
 
     @property
     def is_cut(self):
@@ -145,7 +148,13 @@ class _Reader:
             self.table.legend[match[1]] = match[2]
         elif first == "=":
             self._read_banner(line)
-        elif line.startswith("ERROR: ") or ": error: " in line or _EXCEPTION.match(line) \
+        else:
+            self._read_error(line)
+
+    def _read_error(self, line):
+        if match := _LAST_WORDS.match(line):
+            self.log.last_words = match[1] or match[2]
+        if line.startswith("ERROR: ") or ": error: " in line or _EXCEPTION.match(line) \
                 or line.startswith("ImportError while loading conftest"):
             if len(self.log.errors) < MAX_ERRORS:
                 self.log.errors.append(line)

@@ -3,7 +3,7 @@
 Purpose: upstream's Benchmark.run prints a dtype's table only after its last shape. When a shape raises, the rows
          measured before it are lost; this plugin prints them, and what was not measured.
 Use:     python -m pytest -p _pretty_report_plugin -s benchmark/test_abs.py      (plugins/ on PYTHONPATH)
-Reads:   RUN_DIR      the run directory; unset: no tests.jsonl
+Reads:   RUN_DIR      the run directory; unset: neither tests.jsonl nor session.jsonl
          HOST_TARGET  set: the host device's times are no times, so speedup, TFLOPS and GBPS are left out
 Output:  upstream's table as it is, but for constant inputs, which move to a legend (`#1` stands for the text):
            Operator: mm  Performance Test (dtype=torch.float16, mode=kernel,level=core)
@@ -17,13 +17,17 @@ Output:  upstream's table as it is, but for constant inputs, which move to a leg
          RUN_DIR/tests.jsonl, one line per test as it ends:
            {"schema": 1, "node": "benchmark/test_abs.py::test_abs", "outcome": "failed", "when": "call",
             "seconds": 1.5, "error": "RuntimeError: out of memory", "reason": "out of memory"}
+         RUN_DIR/session.jsonl, by which a run that ended early or a log that lost rows is told (common/session.py):
+           {"schema": 1, "event": "started"}
+           {"schema": 1, "event": "collected", "nodes": ["benchmark/test_abs.py::test_abs"]}
+           {"schema": 1, "event": "table", "op": "abs", "dtype": "torch.float16", "rows": ["0.005000", "FAILED"]}
+           {"schema": 1, "event": "finished", "exit": 0}
 Needs:   pytest. Limits: tables are visible with `-s`; a run() that overrides the base class's and asks
          get_input_iter for nothing is printed as upstream prints it.
 """
 
 import copy
 import functools
-import json
 import os
 import re
 import signal
@@ -31,27 +35,10 @@ import sys
 import threading
 
 import pytest
+from _run_records import JsonLines, SessionRecorder, TestRecorder, describe_error, find_cause
 from _term_style import TermStyle, fold_details
 
 BENCHMARK_METHODS = ("run", "get_input_iter", "set_dtypes")
-LINE_KEYS = ("outcome", "when", "seconds", "error", "reason")
-MAX_REASON = 8000  # characters of a message that tests.jsonl keeps
-
-
-# Errors ---------------------------------------------------------------------------------------------------------
-
-
-def find_cause(error):
-    """The exception that upstream hid in `pytest.fail(str(e))`, else `error` itself."""
-    cause = error.__context__
-    hidden = isinstance(error, pytest.fail.Exception) and cause is not None and str(cause) == str(error)
-    return cause if hidden else error
-
-
-def describe_error(error):
-    """`Type: text` on one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 # Rows -----------------------------------------------------------------------------------------------------------
@@ -102,9 +89,10 @@ class _WatchedInputs:
 class TableReporter:
     """Wraps a tree's Benchmark, BenchmarkMetrics and BenchmarkResult classes; see the module's docstring."""
 
-    def __init__(self, style, on_host):
+    def __init__(self, style, on_host, session):
         self.style = style
         self.on_host = on_host
+        self.session = session  # the SessionRecorder that is told of each table, or None
         self.record = None  # of the run() that is under way
         self.wrapped = set()
 
@@ -198,6 +186,8 @@ class TableReporter:
             text = self.paint_table(to_text(shown), legend)
             if self.record is not None:
                 self.record.printed = True  # only now: upstream's own text fails where there is no row
+                if self.session is not None:
+                    self.session.add_table(result)
             return text
 
         return fold_and_paint
@@ -240,63 +230,6 @@ def classify_end(error):
     return "failure", describe_error(find_cause(error))
 
 
-# Outcomes -------------------------------------------------------------------------------------------------------
-
-
-class TestRecorder:
-    """Appends one line per test to `path` as the test ends."""
-
-    __test__ = False  # pytest would take it for a test class by its name
-
-    def __init__(self, path):
-        self.path = path
-        self.ended = {}  # node -> line of a test that is under way
-
-    @pytest.hookimpl(hookwrapper=True)
-    def pytest_runtest_makereport(self, item, call):
-        outcome = yield
-        if call.excinfo is not None:
-            outcome.get_result().cause = find_cause(call.excinfo.value)
-
-    def pytest_runtest_logreport(self, report):
-        line = self.ended.setdefault(report.nodeid, {"outcome": "passed", "when": "call", "seconds": 0.0})
-        line["seconds"] += report.duration
-        if report.outcome == "passed" or line["outcome"] in ("failed", "error"):
-            return
-        outcome = "error" if report.failed and report.when != "call" else report.outcome
-        line.update(outcome=outcome, when=report.when, **describe_report(report))
-
-    def pytest_runtest_logfinish(self, nodeid):
-        if nodeid in self.ended:
-            self.write(nodeid, self.ended.pop(nodeid))
-
-    def pytest_collectreport(self, report):
-        if not report.passed:
-            outcome = "error" if report.failed else "skipped"
-            line = {"outcome": outcome, "when": "collect", "seconds": 0.0}
-            self.write(report.nodeid, {**line, **describe_report(report)})
-
-    def write(self, node, line):
-        line = {"error": "", "reason": "", **line, "seconds": round(line["seconds"], 3)}
-        line = {"schema": 1, "node": node, **{key: line[key] for key in LINE_KEYS}}
-        with open(self.path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
-
-
-def describe_report(report):
-    """{"error": "Type: first line", "reason": the whole message} of a report that is not passed."""
-    cause = getattr(report, "cause", None)
-    if isinstance(report.longrepr, tuple):  # (file, line, "Skipped: why")
-        return {"error": "", "reason": report.longrepr[2].removeprefix("Skipped: ")}
-    if cause is not None:
-        first = (str(cause).splitlines() or [""])[0]
-        error = f"{type(cause).__name__}: {first}".removesuffix(": ")
-        return {"error": error, "reason": str(cause)[:MAX_REASON]}
-    text = str(report.longrepr or "")
-    errors = [line[1:].strip() for line in text.splitlines() if re.match(r"E\s", line)]
-    return {"error": (errors or text.strip().splitlines() or [""])[0], "reason": text[:MAX_REASON]}
-
-
 # Plugin ---------------------------------------------------------------------------------------------------------
 
 
@@ -312,9 +245,19 @@ def raise_on_terminate():
 
 
 def pytest_configure(config):
-    style = TermStyle.for_stream(sys.stdout, os.environ)
-    config.pluginmanager.register(TableReporter(style, bool(os.environ.get("HOST_TARGET"))), "gemscreen-tables")
-    run_dir = os.environ.get("RUN_DIR")
+    run_dir, session = os.environ.get("RUN_DIR"), None
     if run_dir:
-        config.pluginmanager.register(TestRecorder(os.path.join(run_dir, "tests.jsonl")), "gemscreen-tests")
+        session = SessionRecorder(JsonLines(os.path.join(run_dir, "session.jsonl")))
+        config.pluginmanager.register(session, "gemscreen-session")
+        config.pluginmanager.register(TestRecorder(JsonLines(os.path.join(run_dir, "tests.jsonl"))), "gemscreen-tests")
+    style = TermStyle.for_stream(sys.stdout, os.environ)
+    config.pluginmanager.register(TableReporter(style, bool(os.environ.get("HOST_TARGET")), session), "gemscreen-tables")
     raise_on_terminate()
+
+
+def pytest_sessionstart(session):
+    """Let pytest print paths as they are in the tree: it makes them relative to where it runs, the run directory."""
+    reporter = session.config.pluginmanager.getplugin("terminalreporter")
+    if os.environ.get("RUN_DIR") and reporter is not None:
+        session.config.cwd_relative_nodeid = lambda nodeid: nodeid
+        reporter.startpath = session.config.rootpath

@@ -22,9 +22,10 @@ from common.errors import REFUSED, USAGE, UserError
 from common.outcome import Outcome, classify_attempt, normalize_error, unsupported_dtypes
 from common.process import Child
 from common.runlog import parse_runlog
+from common.session import never_started, read_session
 from common.trees import VARIABLES
 from screen.results import read_pytest_exit, read_tests
-from screen.retry import DISK, Attempt, Step, name_infrastructure
+from screen.retry import Attempt, Step, name_infrastructure
 
 LOG_TAIL = 400_000      # bytes at the end of a log that are searched for what the machine did wrong
 MIN_FREE = 1 << 20      # bytes; with less than that no log can be trusted to be whole
@@ -32,7 +33,8 @@ MIN_FREE = 1 << 20      # bytes; with less than that no log can be trusted to be
 
 @dataclass
 class Running:
-    """An attempt that was started. `ended` says how it ends: by itself unless the driver ends it."""
+    """An attempt that was started. `ended` says how it ends: by itself unless the driver ends it. `is_claimed`: its run
+    directory was seen; until then nothing of the operator ran."""
     child: Child
     number: int
     folder: Path
@@ -42,6 +44,14 @@ class Running:
     device: Device
     started: float
     ended: str = "exit"
+    is_claimed: bool = False
+
+    def look_for_claim(self):
+        """True the first time that the run directory is there, or was: run_pytest.sh has made it."""
+        if self.is_claimed or not (self.folder.is_dir() or _read_tail(self.log).startswith("run directory: ")):
+            return False
+        self.is_claimed = True
+        return True
 
 
 def start_attempt(screen, row, step, device, replay=""):
@@ -66,23 +76,28 @@ def start_attempt(screen, row, step, device, replay=""):
 def read_attempt(running):
     """The Attempt that an ended `running` was. None if the driver interrupted it: that is no outcome.
 
-    UserError REFUSED if run_pytest.sh refused the environment, OSError ENOSPC if the disk ran full: neither says
-    anything about the operator, and the next one would meet the same.
+    UserError if run_pytest.sh refused what it was asked or pytest could not be started, OSError ENOSPC if the disk ran
+    full: neither says anything about the operator, and the next one would meet the same.
     """
     if running.ended == "interrupted":
         return None
-    code, step = running.child.returncode, running.step
+    step = running.step
     if not running.folder.is_dir():
-        return _read_refusal(running, code)
+        return _read_without_folder(running)
     text = _read_tail(running.folder / "run.log") + _read_tail(running.log)
     tests = read_tests(running.folder / "tests.jsonl")
+    if running.ended == "exit" and running.child.returncode == REFUSED and read_pytest_exit(running.folder) is None:
+        raise UserError(_read_last_line(running), REFUSED)      # run.log cannot be written
     outcome = _classify(running, tests)
     if outcome.status in ("ok", "skipped", "not_found", "timeout"):
         return Attempt(running.number, outcome.status, outcome.signature, outcome.reason, step.dtypes, step.fallback)
     # pytest that was interrupted, but not by us: someone killed it.
     status = "crashed" if outcome.status == "interrupted" else outcome.status
     infrastructure = name_infrastructure(text, running.cache_dir)
-    _check_disk(running.folder, infrastructure)
+    _check_disk(running.folder)
+    if outcome.status == "failed" and not infrastructure and _is_unstarted(running.folder):
+        raise UserError(f"{running.folder / 'run.log'}: {outcome.reason}; no operator can be run like this: mend it (`make "
+                        "doctor` says what this machine has) and start the same command again", REFUSED)
     refused = tuple(name for name in unsupported_dtypes(tests) if name in step.dtypes)
     reason = f"{infrastructure}: {outcome.reason}" if infrastructure else outcome.reason
     return Attempt(running.number, status, outcome.signature, reason, step.dtypes, step.fallback, refused, infrastructure)
@@ -116,14 +131,30 @@ def _cache_folders(screen, device, fresh):
     return {"TRITON_CACHE_DIR": fresh / "triton-cache" if fresh else triton, "FLAGGEMS_CACHE_DIR": tuner}
 
 
-def _read_refusal(running, code):
-    """run_pytest.sh ended before it claimed its directory: its last line says why."""
-    what = _read_last_line(running.log) or f"exit status {code}"
-    if code == REFUSED:
-        raise UserError(what.removeprefix("run_pytest.sh: error: "), REFUSED)
-    status = {"timeout": "timeout", "exit": "failed" if code == USAGE else "crashed"}[running.ended]
-    reason = what if status == "failed" else f"{what} (run_pytest.sh ended with {code} before pytest started)"
-    return Attempt(running.number, status, normalize_error(what), reason, running.step.dtypes, running.step.fallback)
+def _read_without_folder(running):
+    """An attempt that left no run directory: its tests removed it, or run_pytest.sh ended before it claimed it."""
+    code, step = running.child.returncode, running.step
+    running.look_for_claim()
+    if running.is_claimed:
+        what = "its run directory is gone: something that ran in it removed it"
+        return Attempt(running.number, "crashed", what, what, step.dtypes, step.fallback)
+    what = _read_last_line(running)
+    if running.ended == "exit" and 0 <= code <= 128:
+        raise UserError(what, USAGE if code == USAGE else REFUSED)
+    status = "timeout" if running.ended == "timeout" else "crashed"
+    reason = f"{what} (run_pytest.sh ended with {code} before pytest started)"
+    return Attempt(running.number, status, normalize_error(what), reason, step.dtypes, step.fallback)
+
+
+def _read_last_line(running):
+    """What run_pytest.sh said last."""
+    lines = _read_tail(running.log).strip().splitlines() or [f"run_pytest.sh: exit status {running.child.returncode}"]
+    return lines[-1].removeprefix("run_pytest.sh: error: ")
+
+
+def _is_unstarted(folder):
+    run_log = folder / "run.log"
+    return run_log.is_file() and never_started(parse_runlog(run_log), read_session(folder))
 
 
 def _classify(running, tests):
@@ -132,6 +163,7 @@ def _classify(running, tests):
     try:
         return classify_attempt(ended=running.ended, returncode=running.child.returncode, tests=tests,
                                 pytest_exit=read_pytest_exit(running.folder),
+                                session=read_session(running.folder),
                                 log=parse_runlog(run_log if run_log.is_file() else ""))
     except UserError as error:
         return Outcome("failed", str(error), "run.log cannot be read")
@@ -150,13 +182,8 @@ def _read_tail(path):
         return stream.read().decode("utf-8", errors="replace")
 
 
-def _read_last_line(log):
-    """The last line of `log`, "" if there is none."""
-    lines = _read_tail(log).strip().splitlines()
-    return lines[-1] if lines else ""
-
-
-def _check_disk(folder, infrastructure):
+def _check_disk(folder):
+    """OSError ENOSPC if the screen's own disk is full. What a log says of no space may be another disk, or made up."""
     free = os.statvfs(folder)
-    if infrastructure == DISK or free.f_bavail * free.f_frsize < MIN_FREE:
+    if free.f_bavail * free.f_frsize < MIN_FREE:
         raise OSError(errno.ENOSPC, "No space left on device", str(folder))

@@ -20,6 +20,7 @@ from pathlib import Path
 from common.errors import INTEGRITY, UserError
 from common.outcome import STATUSES, classify_attempt, mark_cascade
 from common.runlog import RunLog, parse_runlog
+from common.session import read_session
 from common.state import MARKER, SCHEMA, read_json, read_marker
 
 PLAN_COLUMNS = ("schema", "repo", "op", "status", "device", "reason")
@@ -289,7 +290,7 @@ def _read_hand_run(path, warn):
     if pytest_exit is None and result.log.footer.get("pytest_exit", "").isdigit():
         pytest_exit = int(result.log.footer["pytest_exit"])
     outcome = classify_attempt(ended="exit", returncode=None, pytest_exit=pytest_exit, log=result.log,
-                               tests=read_tests(directory / "tests.jsonl"))
+                               tests=read_tests(directory / "tests.jsonl"), session=read_session(directory))
     result.status, result.reason = outcome.status, outcome.reason
     result.log.rows = mark_cascade(result.log.rows)
     return result

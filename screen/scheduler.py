@@ -100,14 +100,14 @@ class Scheduler:
         if ready is None:
             return
         slot.queue.remove(ready)
-        # An older outcome must not stand for this operator should we be killed from here on.
-        remove_marker(self._screen.op_folder(ready.row))
         slot.task = ready
         slot.running = start_attempt(self._screen, ready.row, ready.step, slot.device, ready.replay)
         self._report.started(slot.device.name, ready.row, slot.running.number)
 
     def _advance_running(self, slot, now, stops):
         running = slot.running
+        if running.look_for_claim():    # an older outcome must not stand for this operator should we be killed from here on
+            remove_marker(self._screen.op_folder(slot.task.row))
         if stops and running.ended == "exit":
             running.ended = "interrupted"
             running.child.end(now)

@@ -34,6 +34,7 @@ set -u
 op=$1; shift
 mkdir "$RUN_DIR" || exit 3
 echo "run directory: $RUN_DIR"
+record() { echo "{\"schema\": 1, \"event\": \"$1\"${2:+, $2}}" >> "$RUN_DIR/session.jsonl"; }
 say() { printf '%s\n' "$@" | tee -a "$RUN_DIR/run.log"; }
 table() {
     local dtype
@@ -42,6 +43,7 @@ table() {
             "Status      Torch Latency (ms)    Gems Latency (ms)         Gems Speedup         Size Detail" \
             "------------------------------------------------------------------------------------------" \
             "SUCCESS               0.010000            0.020000               0.500          [torch.Size([64, 64])]"
+        record table "\"op\": \"$op\", \"dtype\": \"torch.$dtype\", \"rows\": [\"0.020000\"]"
     done
 }
 test_line() {
@@ -49,6 +51,7 @@ test_line() {
         "$op" "$1" "${2:-}" "${2:-}" >> "$RUN_DIR/tests.jsonl"
 }
 finish() {
+    record finished "\"exit\": $1"
     say "==== gemscreen end ====" "pytest_exit: $1" "finished: 2026-11-30T06:29:31Z" "seconds: 1" "===="
     echo "{\"schema\": 1, \"pytest_exit\": $1}" > "$RUN_DIR/exit.json"
     exit "$1"
@@ -61,7 +64,8 @@ refuse_dtype() {
     finish 1
 }
 say "==== gemscreen begin ====" "schema: 1" "repo: $REPO" "op: $op" "nodes: $*" "dtypes: $DTYPES" "level: ${LEVEL:-core}" \
-    "mode: ${MODE:-kernel}" "timer: do_bench" "cache: cold" "device: $DEVICE" "attempt: $ATTEMPT" "fallback: $FALLBACK" "===="
+    "mode: ${MODE:-kernel}" "timer: do_bench" "cache: cold" "device: $DEVICE" "attempt: $ATTEMPT" "fallback: $FALLBACK" "record: session.jsonl" "===="
+record started; record collected "\"nodes\": []"
 if [ -f "$BEHAVE/$op" ]; then . "$BEHAVE/$op"; fi
 table
 test_line passed

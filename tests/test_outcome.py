@@ -8,18 +8,19 @@ import pytest
 from common.outcome import (GOOD_STATUSES, STATUSES, Outcome, classify_attempt, is_poisonous, mark_cascade,
                             normalize_error, unsupported_dtypes)
 from common.runlog import Row, RunLog, parse_runlog
+from common.session import Session
 
 ILLEGAL = "RuntimeError: CUDA error: an illegal memory access was encountered"
 ADVICE = "\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions."
 
 
 def rows(*statuses, reason=""):
-    return [Row("mm", "float16", "kernel", "core", f"[{n}]", status, "" if status == "SUCCESS" else reason)
-            for n, status in enumerate(statuses)]
+    return [Row("mm", "float16", "kernel", "core", f"[{n}]", status, "" if status == "SUCCESS" else reason,
+                latency_ms=0.005 if status == "SUCCESS" else None) for n, status in enumerate(statuses)]
 
 
-def log(*statuses, reason="", errors=()):
-    return RunLog({"op": "mm"}, {"pytest_exit": "0"}, rows(*statuses, reason=reason), [], list(errors))
+def log(*statuses, reason="", errors=(), **header):
+    return RunLog({"op": "mm", **header}, {"finished": "x"}, rows(*statuses, reason=reason), [], list(errors))
 
 
 def test_line(outcome="passed", error="", reason="", when="call"):
@@ -30,10 +31,15 @@ def test_line(outcome="passed", error="", reason="", when="call"):
 test_line.__test__ = False
 
 
-def classify(pytest_exit=0, tests=(), run=None, ended="exit", returncode=None):
+NODE = "benchmark/test_mm.py::test_mm"
+# A session in which nothing went wrong, whatever the tests did; the latencies are those of rows().
+WHOLE = Session(started=True, nodes=[], exit=0)
+
+
+def classify(pytest_exit=0, tests=(), run=None, ended="exit", returncode=None, session=WHOLE):
     returncode = pytest_exit if returncode is None else returncode
     return classify_attempt(ended=ended, returncode=returncode, pytest_exit=pytest_exit,
-                            log=run if run is not None else RunLog(), tests=list(tests))
+                            log=run if run is not None else RunLog(), tests=list(tests), session=session)
 
 
 # ---- ok, skipped, no-data (field fault 12)
@@ -69,6 +75,71 @@ def test_one_skip_beside_a_measured_pass_is_ok():
 def test_a_pass_without_a_row_is_failed_for_no_data(tests):
     assert classify(0, tests) == Outcome("failed", "no-data: pytest passed without a measured row",
                                          "no-data: pytest passed without a measured row")
+
+
+@pytest.mark.parametrize("outcomes, expected", [
+    (["passed"], Outcome("ok")), (["passed", "skipped"], Outcome("ok")), (["skipped"], Outcome("skipped", "x")),
+    (["passed", "failed"], Outcome("failed", "E: y", "E: y")),
+    ([], Outcome("failed", "no-data: pytest passed without a test that passed", "no-data: pytest passed without a test that passed"))])
+def test_a_run_of_correctness_tests_is_judged_by_its_tests(outcomes, expected):
+    tests = [test_line(outcome, "E: y" if outcome == "failed" else "", "x") for outcome in outcomes]
+    assert classify(int("failed" in outcomes), tests, log(suite="tests")) == expected
+
+
+# ---- the session's own record
+
+def session(*latencies, nodes=(NODE,), exit=0, started=True):
+    return Session(started, list(nodes), [("mm", "float16", list(latencies))], exit)
+
+
+@pytest.mark.parametrize("printed, run, status, reason", [
+    (["0.005000", "0.005000"], log("SUCCESS", "SUCCESS"), "ok", ""),
+    (["0.005000"], log("SUCCESS", "SUCCESS"), "ok", ""),     # a program of the operator's own may print tables too
+    (["0.005000"] * 3, log("SUCCESS", "SUCCESS"), "partial", "1 of 3 printed rows lack in run.log, or have another figure there"),
+    (["0.005000", "0.000500"], log("SUCCESS", "SUCCESS"), "partial",
+     "1 of 2 printed rows lack in run.log, or have another figure there"),
+    (["0.005000", "FAILED"], log("SUCCESS"), "partial", "1 of 2 printed rows lack in run.log, or have another figure there"),
+    (["0.005000", "0.005000"], log(), "failed", "2 of 2 printed rows lack in run.log, or have another figure there")])
+def test_rows_that_were_printed_must_be_in_the_log(printed, run, status, reason):
+    outcome = classify(0, [test_line()], run, session=session(*printed))
+    assert (outcome.status, outcome.reason) == (status, reason)
+
+
+@pytest.mark.parametrize("pytest_exit, tests, left, reason", [
+    (0, [test_line()], session("0.005000", exit=None), "ended with exit status 0 before pytest did"),
+    (5, [], session(exit=None), "ended with exit status 5 before pytest did"),
+    (1, [test_line("failed", "E: x")], session(exit=None), "ended with exit status 1 before pytest did"),
+    (1, [], Session(started=True), "ended with exit status 1 before pytest did"),
+    (0, [test_line()], session(nodes=[NODE, "b", "c"]), "pytest was stopped from inside after 1 of 3 tests"),
+    (5, [], session(), "pytest was stopped from inside after 0 of 1 test"),
+    (0, [test_line("skipped", reason="x")], session(nodes=[NODE, "b"]), "pytest was stopped from inside after 1 of 2 tests")])
+def test_a_session_that_did_not_end_is_crashed_whatever_its_exit_status(pytest_exit, tests, left, reason):
+    outcome = classify(pytest_exit, tests, log("SUCCESS", record="session.jsonl"), session=left)
+    assert (outcome.status, outcome.reason) == ("crashed", reason + "; 1 row measured")
+
+
+def test_an_exit_json_that_run_pytest_did_not_write_is_not_believed():
+    assert classify(0, [test_line()], log("SUCCESS"), returncode=137).reason == "killed by SIGKILL; 1 row measured"
+    run = log("SUCCESS")
+    run.footer["pytest_exit"] = "137"
+    outcome = classify_attempt(ended="exit", returncode=None, pytest_exit=0, log=run, tests=[test_line()], session=WHOLE)
+    assert (outcome.status, outcome.reason) == ("crashed", "killed by SIGKILL; 1 row measured")
+
+
+def test_a_run_without_a_record_says_that_it_was_not_checked():
+    unchecked = "not checked for lost rows: there is no session.jsonl"
+    assert classify(0, [test_line()], log("SUCCESS"), session=None) == Outcome("ok", unchecked)
+    assert classify(0, [test_line()], log(suite="tests"), session=None) == Outcome("ok", unchecked)
+
+
+@pytest.mark.parametrize("left", [None, Session()])
+@pytest.mark.parametrize("pytest_exit", [0, 1, 3, 4])
+def test_a_session_that_never_began_says_the_last_words(left, pytest_exit):
+    run = log(record="session.jsonl", errors=["E   KeyError: 'first'"])
+    run.last_words = "ImportError: Error importing plugin \"_x\": No module named 'torch'"
+    outcome = classify(pytest_exit, [], run, session=left)
+    assert (outcome.status, outcome.reason) == (
+        "failed", "pytest did not start: ImportError: Error importing plugin \"_x\": No module named 'torch'")
 
 
 # ---- rows that lack (field fault 1)

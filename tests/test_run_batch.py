@@ -62,7 +62,7 @@ def test_a_screen(stub):
     assert {name: marker[name] for name in ("schema", "status", "attempt", "fallback", "reason", "signature")} == {
         "schema": 1, "status": "ok", "attempt": 1, "fallback": "", "reason": "", "signature": ""}
     assert stub.attempts("abs") == ["1"]
-    assert sorted(os.listdir(stub.latest / "main/abs/attempts/1")) == ["exit.json", "run.log", "tests.jsonl"]
+    assert sorted(os.listdir(stub.latest / "main/abs/attempts/1")) == ["exit.json", "run.log", "session.jsonl", "tests.jsonl"]
     assert stub.read_csv("plan.csv")[0] | {"device": ""} == {
         "schema": "1", "repo": "main", "op": "abs", "status": "planned", "device": "",
         "nodes": "benchmark/test_abs.py::test_abs", "reason": ""}
@@ -547,13 +547,6 @@ def test_an_inventory_with_a_missing_column(stub):
     path.write_text(path.read_text().replace(",bench_node,", ",node,"))
     assert stub.run() == 2
     assert "inventory_main.csv" in stub.output() and "bench_node" in stub.output()
-
-
-def test_an_environment_that_run_pytest_refuses_stops_the_screen(stub):
-    stub.stub.write_text("#!/bin/sh\necho 'run_pytest.sh: error: PYTHON: /x: has no pytest; give another' >&2\nexit 3\n")
-    assert stub.run() == 3
-    assert "run_batch.py: error: PYTHON: /x: has no pytest; give another" in stub.output()
-    assert stub.statuses() == {}
 
 
 def test_a_shape_file_without_class_keys_is_refused_before_anything_runs(stub):

@@ -269,14 +269,3 @@ def test_a_marker_that_cannot_be_written_stops_the_screen_and_loses_nothing(stub
     stub.behave("add", "")
     assert stub.run("--run", str(run), "--ops", "abs,add") == 0
     assert set(stub.statuses(run).values()) == {"ok"}
-
-
-def test_an_op_that_met_a_full_disk_is_not_blamed(stub):
-    stub.behave("abs", "[ -e \"$BEHAVE/space\" ] || { say 'OSError: [Errno 28] No space left on device'; "
-                       "test_line failed 'OSError: [Errno 28] No space left on device'; finish 1; }")
-    assert stub.run("--ops", "abs") == 3
-    assert "attempts/1: no space left on the device; free some and start the same command again" in stub.output()
-    assert stub.statuses() == {}
-    (stub.behaviour / "space").touch()
-    assert stub.run("--ops", "abs") == 0
-    assert (stub.statuses(), stub.attempts("abs")) == ({"abs": "ok"}, ["1", "2"])

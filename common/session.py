@@ -37,10 +37,10 @@ def read_session(directory):
     except OSError:
         return None
     session = Session()
-    for line in text.splitlines():
+    for line in text.split("\n"):
         try:
             _add_event(session, json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             continue
     return session
 

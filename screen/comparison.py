@@ -42,10 +42,10 @@ class Side:
         return record if isinstance(record, dict) else {}
 
     def find_model(self, line):
-        """The model of the card that `line` was measured on: what screen.json says, else a record."""
+        """The model of the card that `line` was measured on: what screen.json says of all cards, else a record."""
         device = line["device"]
         if not self.models.get(device):
-            self.models[device] = name_model(self.info, device) or find_text(find_part(self.read_record(line), "meta"), "device")
+            self.models[device] = name_model(self.info) or find_text(find_part(self.read_record(line), "meta"), "device")
         return self.models[device]
 
 

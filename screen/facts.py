@@ -21,8 +21,8 @@ def list_facts(info):
         facts.append(f"created {info['created']}")
     devices = info.get("devices")
     if isinstance(devices, list) and devices:
-        models = list(dict.fromkeys(filter(None, (name_model(info, device) for device in devices))))
-        facts.append("devices " + ", ".join(map(str, devices)) + (": " + ", ".join(models) if models else ""))
+        models = ", ".join(list_models(info))
+        facts.append("devices " + ", ".join(map(str, devices)) + (f": {models}" if models else ""))
     facts += [f"driver {info['driver']}"] if find_text(info, "driver") else []
     named = [f"{name} {versions[name]}" for name in PACKAGES if find_text(versions, name)]
     facts += [", ".join(named)] if named else []
@@ -41,9 +41,16 @@ def list_differences(old, new):
     return found
 
 
-def name_model(info, device):
-    """The model of the card that `info` calls `device`, "" if it does not say."""
-    return find_text(find_part(info, "models"), str(device))
+def list_models(info):
+    """The models of the screen's cards, each once."""
+    models = info.get("models")
+    return [model for model in models if isinstance(model, str) and model] if isinstance(models, list) else []
+
+
+def name_model(info):
+    """The model that all cards of the screen are of, "" if there are several or `info` does not say."""
+    models = list_models(info)
+    return models[0] if len(models) == 1 else ""
 
 
 def find_part(info, name):
@@ -76,7 +83,7 @@ def _flatten(info):
         flat[f"{repo}'s files outside benchmark/ and tests/"] = [tree.get("changes")]
     if isinstance(devices, list):
         flat["devices"] = ",".join(map(str, devices))
-        flat["cards"] = ",".join(dict.fromkeys(name_model(info, device) for device in devices))
+        flat["cards"] = ",".join(list_models(info))
     versions = find_part(info, "versions")
     flat |= {name if isinstance(value, str) else f"build of {name}": value for name, value in versions.items()}
     flat |= {"driver": find_text(info, "driver"), "gemscreen": find_text(info, "harness")[:COMMIT_LENGTH]}

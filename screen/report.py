@@ -61,7 +61,12 @@ def list_notes(run):
 def list_bad_results(results):
     """The results that are not good, the worst first."""
     bad = [result for result in results if result.status not in GOOD_STATUSES]
-    return sorted(bad, key=lambda result: WORST_FIRST.index(result.status))
+    return sorted(bad, key=find_rank)
+
+
+def find_rank(result):
+    """0 for the worst status; all good ones come last, together."""
+    return WORST_FIRST.index(result.status) if result.status in WORST_FIRST else len(WORST_FIRST)
 
 
 def format_reason(result):
@@ -129,8 +134,13 @@ def _escape_markdown(text):
 # ---- HTML
 
 def format_html(run, groups, directory):
-    """report.html's text. `directory` is where the page will lie: the links to run.log start there."""
+    """report.html's text. `directory` is where the page will lie: the links to run.log start there.
+
+    What is not good comes first, as everywhere; any column sorts otherwise.
+    """
+    groups = sorted(groups, key=lambda group: find_rank(group.result))
     columns, rows = make_table(groups)
+    why = ["reason"] * any(group.result.reason for group in groups)
     words = {
         "TITLE": html.escape(run.name),
         "FACTS": "".join(f"<li>{html.escape(fact)}</li>" for fact in list_facts(run.info)),
@@ -138,22 +148,23 @@ def format_html(run, groups, directory):
         "NOTES": "".join(f"<p>{html.escape(note[0].upper() + note[1:])}.</p>" for note in list_notes(run)),
         "STATUSES": "".join(f'<button class="{status}" data-status="{status}" aria-pressed="false">{count} {status}</button>'
                             for status, count in count_statuses(run.results).items()),
-        "HEAD": "".join(f'<th{_number_class(column)}><button>{column}</button></th>' for column in [*columns, "reason"]),
-        "BODY": "\n".join(_format_html_row(columns, row, group.result, directory) for row, group in zip(rows, groups)),
+        "HEAD": "".join(f'<th{_number_class(column)}><button>{column}</button></th>' for column in columns + why),
+        "BODY": "\n".join(_format_html_row(columns, row, group.result, directory, bool(why)) for row, group in zip(rows, groups)),
         "NOTE": html.escape(NOTE),
     }
     # One pass over the template: a word inside an op's text is never taken for ours.
     return re.sub(r"@([A-Z]+)@", lambda match: words[match[1]], TEMPLATE.read_text(encoding="utf-8"))
 
 
-def _format_html_row(columns, row, result, directory):
+def _format_html_row(columns, row, result, directory, has_why):
     cells = dict(zip(columns, map(html.escape, row)))
     if result.log_path:
         link = quote(os.path.relpath(result.log_path.absolute(), Path(directory).absolute()))
         cells["op"] = f'<a href="{html.escape(link)}">{cells["op"]}</a>'
     cells["status"] = f'<span class="{result.status}">{cells["status"]}</span>'
     tds = "".join(f"<td{_number_class(column)}>{cell}</td>" for column, cell in cells.items())
-    return f'<tr data-status="{result.status}">{tds}<td class="why">{html.escape(result.reason)}</td></tr>'
+    tds += f'<td class="why">{html.escape(result.reason)}</td>' if has_why else ""
+    return f'<tr data-status="{result.status}">{tds}</tr>'
 
 
 def _number_class(column):

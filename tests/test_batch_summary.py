@@ -213,7 +213,7 @@ FACTS = ("created 2026-11-30T06:29:00Z", "devices 0, 1: NVIDIA H200, NVIDIA L4",
 
 def test_summary_md(screen):
     info = json.loads((screen.path / "screen.json").read_text())
-    info |= {"models": {"0": "NVIDIA H200", "1": "NVIDIA L4"}, "driver": "570.86.15", "harness": "98a2b83",
+    info |= {"models": ["NVIDIA H200", "NVIDIA L4"], "driver": "570.86.15", "harness": "98a2b83",
              "versions": {"flag_gems": "5.0.2", "python": "3.11.7", "torch": "2.11.0", "triton": "3.6.0", "triton *.so": [1, 2, 3]},
              "repos": {"main": {"tree": "/x", "commit": "ed2508bcb5a03000e9774734201d840ba362cd11", "changes": ""},
                        "vllm": {"tree": "/v", "commit": ""}, "samples": {"tree": "/s", "commit": ""}}}
@@ -230,6 +230,7 @@ def test_summary_md(screen):
     page = (screen.path / "report.html").read_text()
     assert "".join(f"<li>{fact}</li>" for fact in FACTS) in page
     assert '<td>float32</td><td>subset</td><td>kernel core do_bench cold</td>' in page
+    assert re.findall(r'<tr data-status="(\w+)"', page)[:5] == ["failed", "crashed", "timeout", "partial", "partial"]
 
 
 # ---- exit status

@@ -24,7 +24,7 @@ def line(op, ms="", base="", shape="[8]", **more):
     return {**row, **more}
 
 
-def write_screen(path, lines, models={"0": "NVIDIA H200"}, commit="a" * 40, **more):
+def write_screen(path, lines, models=("NVIDIA H200",), commit="a" * 40, **more):
     path.mkdir(parents=True)
     with open(path / "summary.csv", "w", newline="") as stream:
         writer = csv.DictWriter(stream, COLUMNS, restval="")
@@ -129,16 +129,17 @@ def test_an_operator_that_was_not_asked_for_is_missing_but_nothing_is_worse(tmp_
     ({}, {"ms": 9, "cache": "warm"}, "not compared", "cache cold against warm"),
     ({"cache": "host", "timer": "host"}, {"ms": 9, "cache": "host", "timer": "host"}, "not compared",
      "the host device measures no time"),
-    ({}, {"ms": 9, "device": "1"}, "not compared", "NVIDIA H200 against NVIDIA L4"),
-    ({}, {"ms": 9, "device": "2"}, "not compared", "the card's model is not known of NEW (screen.json, autotune.json)"),
+    ({}, {"ms": 9, "models": ["NVIDIA L4"]}, "not compared", "NVIDIA H200 against NVIDIA L4"),
+    ({}, {"ms": 9, "models": ["NVIDIA H200", "NVIDIA L4"]}, "not compared", "the card's model is not known of NEW (screen.json, autotune.json)"),
     ({"timer": "do_bench"}, {"ms": 9, "timer": "do_bench"}, "not compared", "no noise band for timer do_bench: give BAND or NOISE"),
     ({}, {"ms": 9, "reason": "replay forced from /x"}, "not compared", "a record was replayed by force")])
 def test_a_row(tmp_path, old, new, verdict, reason):
     sides = []
-    for name, change in (("old", old), ("new", new)):
+    for name, change in (("old", dict(old)), ("new", dict(new))):
+        models = change.pop("models", ["NVIDIA H200"])
         row = line("abs", 1) | {"latency_ms": 0.1} | {{"ms": "latency_ms", "base": "latency_base_ms"}.get(k, k): v
                                                       for k, v in change.items()}
-        sides.append(write_screen(tmp_path / name, [row], models={"0": "NVIDIA H200", "1": "NVIDIA L4"}))
+        sides.append(write_screen(tmp_path / name, [row], models=models))
     done = compare(*sides, "--out", tmp_path / "out", expect=1 if verdict in ("worse", "slower") else 0)
     change = read_changes(tmp_path / "out")[1]
     assert (change[0], change[-1]) == (verdict, reason)
@@ -164,8 +165,8 @@ def write_record(screen, model="NVIDIA H200", **configs):
 
 def test_a_tuner_that_chose_otherwise_makes_a_change_unclear(tmp_path):
     """And the record names the card where screen.json does not."""
-    old = write_screen(tmp_path / "old", [line("abs", 0.1), line("abs", 0.1, shape="[9]")], models={})
-    new = write_screen(tmp_path / "new", [line("abs", 0.2), line("abs", 0.1, shape="[9]")], models={})
+    old = write_screen(tmp_path / "old", [line("abs", 0.1), line("abs", 0.1, shape="[9]")], models=())
+    new = write_screen(tmp_path / "new", [line("abs", 0.2), line("abs", 0.1, shape="[9]")], models=())
     write_record(old, a=1, b=2, only_old=3)
     write_record(new, a=1, b=4, only_new=3)
     compare(old, new, "--out", tmp_path / "out", expect=0)

@@ -168,6 +168,7 @@ choose_device() { # sets DEVICE and HOST_TARGET; asks torch only where the user 
     if [ -n "$PARALLEL_WARMUP_GPUS" ]; then # the first device measures: DEVICE, and what shows it to a process
         exports=$(cd "$ROOT" && "$PYTHON" -m common.devices warmup "$PARALLEL_WARMUP_GPUS") || exit $?
         eval "$exports"
+        : "${HOST_TARGET:=}" # a real device's environment has none
     fi
     [ -z "$HOST_TARGET" ] || : "${DEVICE:=host:0}"
     : "${DEVICE:=${GEMS_VENDOR:-}}"

@@ -1,6 +1,7 @@
 """test_cudagraph_logic.py - graph_timer's rules, one by one: planning, stopping, health, copies, errors, a simulated card."""
 import functools
 import math
+import subprocess
 import sys
 from pathlib import Path
 
@@ -471,6 +472,16 @@ def test_errors_of_the_operator_itself_are_its_own(rounds):
         raise ValueError("no such shape")
     with pytest.raises(ValueError, match="no such shape"):
         make_timer(card)[0].measure(op, "graph", on_fallback=lambda why: None)
+
+
+def test_a_capture_does_not_import_torchs_compiler():
+    """Torch wraps a mode's dispatch so that its first call imports torch._dynamo: 3 s in the first figure of a process."""
+    code = ("import sys, torch; from graph_timer.capture import DirectFill; x = torch.zeros(1, dtype=torch.int64)\n"
+            "with DirectFill(lambda address, number: False): x.fill_(3)\n"
+            "print(x.tolist(), 'torch._dynamo' in sys.modules)")
+    ended = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent / "plugins", text=True, capture_output=True,
+                           check=False)
+    assert ended.stdout == "[3] False\n", ended.stderr
 
 
 def test_measuring_calls_no_operator_that_flaggems_replaces():

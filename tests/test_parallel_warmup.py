@@ -264,6 +264,19 @@ def test_devices_keep_the_callers_names(machine):
     assert [(d["device"], d["environ"]["CUDA_VISIBLE_DEVICES"]) for d in json.loads(devices)] == [("6", "6"), ("7", "7")]
 
 
+def test_run_pytest_takes_the_first_of_several_cards(tmp_path):
+    """Their environment has no HOST_TARGET: the script must not read one (on two H200s it did, and ended)."""
+    tree = stub_tree.make_tree(tmp_path / "tree")
+    (tree / "stubs/cards.py").write_text(TORCH)
+    with open(tree / "stubs/torch.py", "a") as stub:
+        stub.write("from cards import cuda\n")
+    node = stub_tree.add_benchmark(tree, "one", "def test_one():\n    pass\n") + "::test_one"
+    ended = stub_tree.run_script(tree, "one", node, DEVICE="", PARALLEL_WARMUP_GPUS="1", CUDA_VISIBLE_DEVICES="3",
+                                 FAKE_UUIDS="GPU-0,GPU-1,GPU-2,GPU-3")
+    assert ended.stderr == "" and ended.returncode == 0, ended.stderr
+    assert parse_runlog(tree / "run/run.log").header["device"] == "3"
+
+
 @pytest.mark.parametrize("count, variables, message", [
     ("4", {"CUDA_VISIBLE_DEVICES": "6,7"}, "PARALLEL_WARMUP_GPUS: 4: only 2 can be used here (6, 7)"),
     ("x", {}, "PARALLEL_WARMUP_GPUS: x: is no number of devices"),

@@ -20,20 +20,18 @@ EXIT     0 no fault, 1 faults, 2 usage.  NEEDS PyYAML.  Takes 1 to 2 s.
 """
 
 import argparse
-import csv
 import sys
 from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "ops"), str(ROOT / "plugins")]
+sys.path[:0] = [str(ROOT), str(ROOT / "plugins")]
 
-import shape_sets  # noqa: E402
-import shape_uses  # noqa: E402
 from common import dismissals, inventory  # noqa: E402
 from common.errors import BAD_RESULT, DONE, UserError, run_main  # noqa: E402
 from common.trees import SAMPLES, is_tree  # noqa: E402
 from mthreads_guard import pins as pin_list  # noqa: E402
+from ops.reading import shape_sets, shape_uses  # noqa: E402
 
 ALIAS_KINDS = ("id", "op_name", "op")
 HEADER_KEYS = ("repo", "commit", "collected on", "verified", "generator")
@@ -123,7 +121,7 @@ def list_unaliased(ops, given):
 
 def check_tree_ids(tree, repo, inventories, aliases, path, report):
     """Faults: ids of the tree's conf/operators.yaml that neither an operator nor an alias covers, and aliases of gone ids."""
-    from join_inventory import read_yaml_ids
+    from ops.reading.join_inventory import read_yaml_ids
     ids = set(read_yaml_ids(tree).values())
     covered = {row["op"] for row in inventories[repo]} | {row["name"] for row in aliases
                                                           if row["repo"] == repo and row["kind"] == "id"}
@@ -179,7 +177,7 @@ def check_pins(path, report):
 
 def check_tree(tree, repo, ops_dir, report):
     """Is ops/shape_uses.csv what the tree's sources say?"""
-    from scan_shapes import scan_uses
+    from ops.scan_shapes import scan_uses
     path = ops_dir / "shape_uses.csv"
     now = shape_uses.apply_hand(scan_uses(tree), shape_uses.read_hand(repo, ops_dir / "shape_hand.csv"))
     kept = report.guard(shape_uses.read_uses, path, repo) or []

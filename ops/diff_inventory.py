@@ -26,14 +26,14 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "ops")]
+sys.path.insert(0, str(ROOT))
 
 from common import inventory  # noqa: E402
 from common.errors import UserError, run_main  # noqa: E402
 from common.trees import is_tree  # noqa: E402
-from join_inventory import build_rows, list_benchmarks, map_tests, read_yaml_ids  # noqa: E402
-from rebuild_inventory import read_commit  # noqa: E402
-from scan_tests import scan_tests  # noqa: E402
+from ops.reading.join_inventory import build_rows, list_benchmarks, map_tests, read_yaml_ids  # noqa: E402
+from ops.reading.scan_tests import scan_tests  # noqa: E402
+from ops.reading.targets import read_commit  # noqa: E402
 
 KINDS = ("added", "removed", "renamed", "moved", "guard", "opaque")
 

@@ -8,7 +8,7 @@ USAGE    ops/merge_shapes.py --set NAME [--tree DIR] [--repo REPO] --out FILE   
          ops/merge_shapes.py --check FILE [--tree DIR] [--repo REPO]
            NAME   a set of ops/shapes/, or a set file's path
            --tree default: FLAGGEMS_DIR and its defaults, else the sample tree; with --repo vllm FLAGGEMS_VLLM_DIR
-INPUT    The set (ops/shape_sets.py), benchmark/core_shapes.yaml and the sources in benchmark/ of the tree.
+INPUT    The set (ops/reading/shape_sets.py), benchmark/core_shapes.yaml and the sources in benchmark/ of the tree.
 OUTPUT   FILE, the same bytes for the same input:
            # Merged by ops/merge_shapes.py; change ops/shapes/smoke.yaml and merge again.
            # set: smoke
@@ -36,14 +36,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "ops")]
+sys.path.insert(0, str(ROOT))
 
-import shape_uses  # noqa: E402
 from common.errors import UserError, run_main  # noqa: E402
 from common.state import sha256_file, write_text_atomic  # noqa: E402
-from rebuild_inventory import choose_targets, read_commit  # noqa: E402
-from scan_shapes import scan_uses  # noqa: E402
-from shape_sets import find_set, read_set, read_shape_file  # noqa: E402
+from ops.reading import shape_uses  # noqa: E402
+from ops.reading.shape_sets import find_set, read_set, read_shape_file  # noqa: E402
+from ops.reading.targets import choose_targets, read_commit  # noqa: E402
+from ops.scan_shapes import scan_uses  # noqa: E402
 
 CORE = Path("benchmark") / "core_shapes.yaml"
 MOST_FAMILIES = 12    # that a refusal spells out

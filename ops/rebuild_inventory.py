@@ -26,22 +26,20 @@ import io
 import os
 import shutil
 import sys
-from collections import Counter, namedtuple
+from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "ops")]
+sys.path.insert(0, str(ROOT))
 
-from collect_tests import CollectError, collect_tests  # noqa: E402
-from common import devices, trees  # noqa: E402
+from common import devices  # noqa: E402
 from common.errors import BAD_RESULT, DONE, REFUSED, UserError, run_main  # noqa: E402
-from common.inventory import COLUMNS, REPOS, inventory_path, read_header  # noqa: E402
+from common.inventory import COLUMNS, REPOS, read_header  # noqa: E402
 from common.state import write_text_atomic  # noqa: E402
-from join_inventory import build_rows, compare, list_benchmarks, map_tests, read_yaml_ids  # noqa: E402
-from scan_tests import find_test_files, scan_tests  # noqa: E402
-
-FOLDERS = ("benchmark", "tests")
-Target = namedtuple("Target", "repo tree out")
+from ops.reading.collect_tests import CollectError, collect_tests  # noqa: E402
+from ops.reading.join_inventory import build_rows, compare, list_benchmarks, map_tests, read_yaml_ids  # noqa: E402
+from ops.reading.scan_tests import find_test_files, scan_tests  # noqa: E402
+from ops.reading.targets import FOLDERS, choose_targets, read_commit  # noqa: E402
 
 
 # ---- the file
@@ -55,15 +53,6 @@ def format_inventory(header, rows):
     return text.getvalue()
 
 
-def read_commit(tree, repo):
-    """The tree's commit, with `-dirty` if what is read here was changed; `unknown` outside Git."""
-    if repo == "samples":
-        return "part of this project"
-    commit = trees.find_commit(tree, os.environ)
-    changed = commit and trees.run_git(tree, "status", "--porcelain", *FOLDERS, "conf")
-    return (commit or "unknown") + ("-dirty" if changed else "")
-
-
 def print_differences(found):
     for heading, lines in found.items():
         for line in lines:
@@ -71,28 +60,6 @@ def print_differences(found):
 
 
 # ---- the command
-
-def choose_targets(args, environ):
-    """The trees to read. UserError for one that is none."""
-    if args.tree:
-        if not trees.is_tree(args.tree):
-            raise UserError(f"--tree: {args.tree}: is no checkout (no benchmark/conftest.py and benchmark/base.py in it)")
-        tree = Path(args.tree).resolve()
-        found = {args.repo or ("samples" if tree == trees.SAMPLES else "main"): tree}
-    elif args.repo == "samples":
-        found = {"samples": trees.SAMPLES}
-    elif args.repo:
-        found = {args.repo: trees.find_tree(args.repo, environ)}
-        if found[args.repo] is None:
-            raise UserError(f"--repo: {args.repo}: no checkout of it; give one: {trees.VARIABLES[args.repo]}=/path")
-    else:
-        found = trees.find_trees(environ)
-    if args.out and not args.out.absolute().parent.is_dir():
-        raise UserError(f"--out: {args.out}: there is no such directory; make it")
-    if args.out and len(found) > 1:
-        raise UserError(f"--out: {args.out}: there are {len(found)} trees; choose one with --repo")
-    return [Target(repo, tree, args.out or inventory_path(ROOT, repo)) for repo, tree in found.items()]
-
 
 def choose_host(repo, how, python, environ):
     """Whether to collect, and whether on the host device."""

@@ -22,15 +22,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "ops"), str(ROOT / "plugins")]
+sys.path[:0] = [str(ROOT), str(ROOT / "plugins")]
 from common.errors import BAD_RESULT, DONE, UserError, run_main  # noqa: E402
 from common.state import write_text_atomic  # noqa: E402
 from mthreads_guard import pins as pin_list  # noqa: E402
 from mthreads_guard import source  # noqa: E402
-from rebuild_inventory import choose_targets, read_commit  # noqa: E402
+from ops.reading.targets import FOLDERS, choose_targets, read_commit  # noqa: E402
 
 ASKS = re.compile(r"\bcuda\.is_available\(")
-FOLDERS = ("benchmark", "tests")
 
 
 def scan_tree(tree):

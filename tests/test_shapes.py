@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "ops"))
+sys.path.insert(0, str(ROOT))
 
 BASE = '''
 class Benchmark:

@@ -1,7 +1,7 @@
 """collect_tests.py - what pytest itself collects of a tree, asked in child processes.
 
 PURPOSE  The running half of rebuild_inventory.py. Each folder is collected by a pytest of its own (both conftest.py files
-         own the same options), side by side; ops/_collect_plugin.py writes what was found. Nothing is run.
+         own the same options), side by side; ops/reading/_collect_plugin.py writes what was found. Nothing is run.
 OUTPUT   collect_tests(...) -> {"benchmark": {"items": 1188, "functions": {node: [case, ...]}, "skipped": [...]}, ...}
          with the cases of _collect_plugin.py. CollectError with every failed module if anything went wrong.
 NEEDS    pytest, torch, triton, flag_gems in `python`; an accelerator or the host device. Linux.
@@ -16,7 +16,7 @@ from pathlib import Path
 from common.devices import HOST, Device, apply_changes, child_environment
 from common.process import Child
 
-ROOT = Path(__file__).resolve().parent.parent
+HERE = Path(__file__).resolve().parent
 PLUGINS = ("_device_guard_plugin", "_host_device_plugin", "_collect_plugin")
 GRACE = 5.0
 
@@ -99,7 +99,7 @@ def child_env(tree, environ, on_host):
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "RUN_DIR"):
         env.pop(name, None)
     paths = [Path(tree, "src")] if Path(tree, "src").is_dir() else []
-    paths += [ROOT / "plugins", ROOT / "ops", *filter(None, [environ.get("PYTHONPATH")])]
+    paths += [HERE.parent.parent / "plugins", HERE, *filter(None, [environ.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(map(str, paths))
     env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     return env

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 from common.errors import UserError
 from common.inventory import SCHEMA
-from scan_tests import BUILTIN_MARKS
+from ops.reading.scan_tests import BUILTIN_MARKS
 
 
 def op_marks(marks):

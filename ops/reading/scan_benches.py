@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
-from scan_source import MAX_DEPTH, Scope, bind_assignment, bind_parameters, flatten, is_call, is_constant
-from scan_source import last_name, one_line, parse_module, read_strings
+from ops.reading.scan_source import MAX_DEPTH, Scope, bind_assignment, bind_parameters, flatten, is_call, is_constant
+from ops.reading.scan_source import last_name, one_line, parse_module, read_strings
 
 DTYPE_ALIASES = {"half": "float16", "float": "float32", "double": "float64", "cfloat": "complex64", "cdouble": "complex128",
                  "short": "int16", "int": "int32", "long": "int64"}

@@ -15,8 +15,8 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 
-from scan_benches import BenchReader
-from scan_source import MAX_DEPTH, Scope, flatten, is_call, last_name, one_line, parse_module, read_strings
+from ops.reading.scan_benches import BenchReader
+from ops.reading.scan_source import MAX_DEPTH, Scope, flatten, is_call, last_name, one_line, parse_module, read_strings
 
 # Marks of pytest and of its common plugins: never an operator's name.
 BUILTIN_MARKS = frozenset("parametrize skip skipif xfail usefixtures filterwarnings timeout tryfirst trylast asyncio flaky "

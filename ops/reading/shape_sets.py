@@ -20,7 +20,7 @@ import yaml
 from common.errors import UserError
 
 SCHEMA = 1
-SETS = Path(__file__).resolve().parent / "shapes"
+SETS = Path(__file__).resolve().parent.parent / "shapes"
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):

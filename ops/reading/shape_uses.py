@@ -23,9 +23,9 @@ from pathlib import Path
 
 from common.errors import UserError
 from common.state import write_text_atomic
-from shape_form import Form
+from ops.reading.shape_form import Form
 
-OPS = Path(__file__).resolve().parent
+OPS = Path(__file__).resolve().parent.parent
 USES, HAND = OPS / "shape_uses.csv", OPS / "shape_hand.csv"
 SCHEMA = "1"
 COLUMNS = tuple("schema,repo,op_name,classes,key,reads,default,counts,least,flat,note,source,where".split(","))

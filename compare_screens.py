@@ -30,6 +30,7 @@ import argparse
 import csv
 import io
 import os
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def main(argv):
     if options.out:
         options.out.mkdir(parents=True, exist_ok=True)
         write_text_atomic(options.out / "compare.csv", format_csv(changes))
+    sys.stdout.reconfigure(errors="replace")    # a terminal that knows no Unicode
     print_changes(old, new, changes)
     if options.out:
         print(f"compare: {options.out / 'compare.csv'}")
@@ -117,7 +119,7 @@ def list_cells(change):
     figures = ["" if figure is None else f"{figure:.3f}" for figure in (change.ratio, change.torch_ratio)]
     sides = [f"{value:.4g}" if isinstance(value, float) else value for value in (change.old, change.new)]
     return (change.verdict, f"{change.repo}/{change.op}", change.dtype, " ".join(filter(None, (change.mode, change.timer, change.cache))),
-            *sides, *figures, "  ".join(filter(None, (change.shape, change.reason))))
+            *sides, *figures, "  ".join(" ".join(text.split()) for text in (change.shape, change.reason) if text))
 
 
 def count_verdicts(changes):

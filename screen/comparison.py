@@ -8,6 +8,7 @@ Requirements: the standard library.
 import csv
 import math
 import re
+import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +72,7 @@ class Change:
 def read_side(path):
     """Side of a screen's directory or of a summary.csv. UserError if there is none (usage) or it is damaged (integrity)."""
     path = path / "summary.csv" if path.is_dir() else path
+    csv.field_size_limit(sys.maxsize)   # a shape or an error may be of any length
     try:
         with open(path, encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream, strict=True)

@@ -4,14 +4,29 @@
                                  "main at ed2508bcb5a0"]
     list_differences(old, new)  ["main at ed2508bcb5a0 -> 84bb1901e22f", "torch 2.10.0 -> 2.11.0", "DTYPES float16 -> -"]
 
+    describe_machine()          {"driver": "570.86.15", "harness": gemscreen's own commit}, as screen.json has them
+
 `info` is screen.json's content, {} where there is none. What lacks or has another type is left out, never guessed.
-Requirements: the standard library.
+Requirements: the standard library, git.
 """
 
+from pathlib import Path
+
+from common.trees import ROOT, find_commit
+
+# Of the kernel modules that drive a card; torch says nothing of them.
+DRIVERS = ("nvidia", "mtgpu", "amdgpu", "metax")
 # Of `versions`, in this order; the others tell builds apart.
 PACKAGES = ("torch", "triton", "flagtree", "flag_gems", "flaggems_vllm", "python")
 COMMIT_LENGTH = 12
 SAMPLES = "samples"     # the tree that comes with gemscreen: it has gemscreen's commit
+
+
+def describe_machine():
+    """{"driver": version of the cards' kernel module, "harness": commit of gemscreen}, "" for what is not known."""
+    versions = [Path(f"/sys/module/{name}/version") for name in DRIVERS]
+    driver = next((path.read_text(encoding="utf-8").strip() for path in versions if path.is_file()), "")
+    return {"driver": driver, "harness": find_commit(ROOT, {})}
 
 
 def list_facts(info):

@@ -54,7 +54,7 @@ def format_counts(results):
 
 def list_notes(run):
     """What a reader of this run's table has to know beside NOTE, as short texts."""
-    return [note for note, holds in ((HOST_NOTE, any(result.is_host for result in run.results)),
+    return [note for note, holds in ((HOST_NOTE, any(result.is_host and not result.is_tests for result in run.results)),
                                      (FALLBACK_NOTE, any(result.fallback for result in run.results))) if holds]
 
 

@@ -156,6 +156,12 @@ def test_rows_with_one_key_are_told_apart_by_their_order_and_never_guessed(tmp_p
         ("not compared", "2 such rows against 1")]
 
 
+def test_a_row_is_one_line_whatever_its_shape(tmp_path):
+    old, new = (write_screen(tmp_path / name, [line("abs", ms, shape="[8,\n 'ü']" + 200_000 * "x")]) for name, ms in (("old", 1), ("new", 2)))
+    stdout = compare(old, new, expect=1, PYTHONIOENCODING="ascii").stdout
+    assert "  2.000         [8, '?']xxx" in stdout and stdout.count("\n") == 9
+
+
 def write_record(screen, model="NVIDIA H200", **configs):
     folder = screen / "main/abs/attempts/1"
     folder.mkdir(parents=True)

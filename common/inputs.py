@@ -7,7 +7,7 @@ A `.complete` marker holds the digest of these components; a component that diff
     shapes    content of SHAPES              tree      upstream commit, and what differs from it outside benchmark/, tests/
     versions  Python, torch, triton, ...; their builds
     switches  TRITON_*, FLAGTREE_*, ...      runner    run_pytest.sh and plugins/
-    device    host device or vendor          replay    content of the record that is replayed
+    device    host device, or vendor and model   replay    content of the record that is replayed
 
 Requirements: the standard library, git. Limits: of files that git does not track only those with the suffixes
 in SOURCES count.
@@ -32,6 +32,7 @@ LEVELS = ("core", "comprehensive")
 SWITCH_PREFIXES = ("TRITON_", "FLAGTREE_", "FLAGGEMS_", "GEMS_", "RLC_", "MLIR_", "LLVM_", "TORCH_", "PYTORCH_", "NVIDIA_", "CUBLAS_")
 PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "FLAGGEMS_CACHE_DIR", "FLAGGEMS_DB_URL", "FLAGGEMS_DIR",
           "FLAGGEMS_VLLM_DIR", "FLAGGEMS_COMMIT", "NVIDIA_VISIBLE_DEVICES")
+SUITES = ("benchmark", "tests")
 MODES = ("kernel", "operator", "wrapper", "cudagraph")
 PACKAGES = ("torch", "triton", "flagtree", "flag_gems", "flaggems_vllm")
 SOURCES = (".py", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
@@ -63,7 +64,7 @@ def list_knobs():
 
 
 def check_knobs(environ):
-    """UserError for a dtype, level or mode that upstream does not know. DTYPES loses what it names twice."""
+    """UserError for a dtype, level, mode or suite that upstream does not know. DTYPES loses what it names twice."""
     environ["DTYPES"] = ",".join(dict.fromkeys(split_list(environ.get("DTYPES"))))
     for name in split_list(environ.get("DTYPES")):
         check_choice("DTYPES", name, DTYPES)
@@ -71,6 +72,8 @@ def check_knobs(environ):
         check_choice("LEVEL", environ["LEVEL"], LEVELS)
     if environ.get("MODE"):
         check_choice("MODE", environ["MODE"], MODES)
+    if environ.get("SUITE"):
+        check_choice("SUITE", environ["SUITE"], SUITES)
 
 
 def check_choice(variable, value, valid):
@@ -108,10 +111,10 @@ def describe_tree(tree):
     return {"tree": str(tree), "commit": run_git(tree, "rev-parse", "HEAD") or "", "changes": changes}
 
 
-def digest_shared(tree):
-    """Digest of what every benchmark of `tree` shares: all sources in benchmark/ but test_*.py, and pytest.ini."""
+def digest_shared(tree, folder):
+    """Digest of what everything in `folder` (benchmark or tests) of `tree` shares: its sources but test_*.py, and pytest.ini."""
     tree = Path(tree)
-    shared = [path.relative_to(tree).as_posix() for path in sorted((tree / "benchmark").rglob("*"))
+    shared = [path.relative_to(tree).as_posix() for path in sorted((tree / folder).rglob("*"))
               if path.suffix in SOURCES and not path.name.startswith("test_")]
     return sha256_tree(tree, [*shared, "pytest.ini"])
 
@@ -122,15 +125,15 @@ def digest_runner(run_pytest):
     return sha256_json([sha256_file(run_pytest), sha256_tree(ROOT, plugins)])
 
 
-def list_screen_inputs(environ, run_pytest, versions, vendor):
-    """The components that all operators of a screen share, each as a digest."""
+def list_screen_inputs(environ, run_pytest, versions, vendor, models):
+    """The components that all operators of a screen share, each as a digest. `models`: the kinds of cards."""
     host_target = environ.get("HOST_TARGET", "") if vendor == "host" else ""
     return {
         "knobs": sha256_json({name: environ.get(name, "") for name in list_knobs()}),
         "versions": sha256_json(versions),
         "switches": sha256_json(list_switches(environ)),
         "runner": digest_runner(run_pytest),
-        "device": sha256_json([vendor, host_target]),
+        "device": sha256_json([vendor, models, host_target]),
     }
 
 
@@ -140,14 +143,17 @@ def list_switches(environ):
             if (name.startswith(SWITCH_PREFIXES) or name in ("LD_PRELOAD", "PYTHONPATH")) and name not in PLACES}
 
 
-def list_op_inputs(screen_inputs, tree, tree_facts, shared, nodes, shapes, replay):
-    """All components of one operator. `tree_facts` as describe_tree returns them; `shapes` a file or "", `replay` a
-    directory, a file or ""."""
+def list_repo_inputs(screen_inputs, tree, tree_facts, suite):
+    """Those that all operators of one tree share. `tree_facts` as describe_tree returns them."""
+    return {**screen_inputs, "tree": sha256_json([tree_facts["commit"], tree_facts["changes"]]),
+            "shared": digest_shared(tree, "tests" if suite == "tests" else "benchmark")}
+
+
+def list_op_inputs(repo_inputs, tree, nodes, shapes, replay):
+    """All components of one operator. `shapes`: a file or "", `replay`: a directory, a file or ""."""
     files = sorted({node.partition("::")[0] for node in nodes})
     return {
-        **screen_inputs,
-        "tree": sha256_json([tree_facts["commit"], tree_facts["changes"]]),
-        "shared": shared,
+        **repo_inputs,
         "nodes": sha256_json(sorted(nodes)),
         "shapes": sha256_file(shapes) if shapes else "",
         "files": sha256_tree(tree, files),

@@ -37,6 +37,7 @@ import csv
 import difflib
 import io
 import itertools
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,6 +48,7 @@ REPOS = ("main", "vllm", "samples")
 COLUMNS = tuple("schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,test_file,"
                 "test_nodes,skip_guard,source,verified".split(","))
 SOURCES = ("ast", "collect", "both")
+OP_NAME = re.compile(r"[A-Za-z0-9_+-][A-Za-z0-9_.+-]*")
 ALIAS_COLUMNS = ("schema", "repo", "kind", "name", "op", "reason")
 OPS_DIR = Path(__file__).resolve().parent.parent / "ops"
 
@@ -92,6 +94,11 @@ def read_rows(path):
         key = row["repo"], row["op"], row["bench_node"]
         if not all(key):
             raise UserError(f"{path}: line {line}: repo, op or bench_node is empty; make it again: `make inventory`")
+        if row["repo"] not in REPOS:
+            raise UserError(f"{path}: line {line}: repo {row['repo']!r}: valid are {', '.join(REPOS)}")
+        if not OP_NAME.fullmatch(row["op"]):
+            raise UserError(f"{path}: line {line}: op {row['op']!r}: is no operator's name (letters, digits and _.+-, no dot "
+                            f"first): it names a directory")
         if key in first_line:
             raise UserError(f"{path}: line {line}: {row['op']} {row['bench_node']}: already in line {first_line[key]}; "
                             f"remove one")

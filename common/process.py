@@ -139,6 +139,20 @@ def end_tagged(run_id, grace=5.0):
         time.sleep(0.05)
 
 
+def find_run_ids():
+    """The run ids of all processes of this user that carry a tag."""
+    found = set()
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                _, tag, value = (b"\0" + _read_proc(entry, "environ")).partition(b"\0" + TAG.encode() + b"=")
+            except OSError:
+                continue                            # gone, or another user's
+            if tag:
+                found.add(value.partition(b"\0")[0].partition(b"/")[0].decode(errors="replace"))
+    return found
+
+
 def find_members(session, tag, prefix=False):
     """Pids alive (no zombies) in session or group `session` (None: any), or carrying `tag`; never ourselves.
 

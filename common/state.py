@@ -24,6 +24,9 @@ from common.errors import REFUSED, UserError
 
 SCHEMA = 1
 MARKER = ".complete"
+# What fields of a marker are, where it has them.
+FIELDS = {"status": str, "inputs_sha256": str, "inputs": dict, "attempt": int, "fallback": str, "reason": str, "signature": str,
+          "device": str, "seconds": (int, float), "timeout": (int, float)}
 
 
 def utc_now():
@@ -99,9 +102,10 @@ def link_latest(link, target):
 def read_marker(directory):
     """The `.complete` of `directory` as a dict, or None if there is none that can be trusted."""
     marker = read_json(Path(directory) / MARKER)
-    if isinstance(marker, dict) and marker.get("schema") == SCHEMA and "status" in marker:
-        return marker
-    return None
+    if not isinstance(marker, dict) or marker.get("schema") != SCHEMA or "status" not in marker:
+        return None
+    is_whole = all(isinstance(marker[name], kind) and not isinstance(marker[name], bool) for name, kind in FIELDS.items() if name in marker)
+    return marker if is_whole else None
 
 
 def write_marker(directory, status, inputs_sha256, **more):

@@ -4,6 +4,7 @@
       screen.json     {"schema": 1, "run_id": ..., "created": ..., "repos": ..., "knobs": ..., "devices": ..., "versions": ...}
       screen.lock     held while a driver works here: {"pid": ..., "host": ..., "started": ...}
       plan.csv        see plan.py
+      shapes/         the shape files that its operators got
       <repo>/<op>/    .complete, attempts/
     runs/latest-screen   link to the newest
     runs/.cache/         compile and tuner caches, one per device; they outlive a screen
@@ -12,16 +13,18 @@ Requirements: the standard library.
 """
 
 import datetime
+import os
+import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from common.errors import UserError
-from common.inputs import check_choice, list_knobs
-from common.outcome import STATUSES
-from common.state import (SCHEMA, claim_directory, link_latest, read_json, read_marker, sha256_json, utc_now, utc_stamp,
-                          write_json_atomic)
-from screen.plan import PLANNED
+from common.errors import INTEGRITY, UserError
+from common.inputs import list_knobs
+from common.state import (MARKER, SCHEMA, claim_directory, link_latest, read_json, sha256_file, utc_now, utc_stamp, write_json_atomic,
+                          write_text_atomic)
+from screen.options import check_place, is_on
+from screen.plan import PLANNED, read_plan
 
 # Two calls with the same of these, and of run_pytest.sh's knobs, mean the same screen.
 SELECTION = ("OPS", "MATCH", "DEVICES", "SHAPES", "REPLAY_ROOT", "REPLAY_FROM", "REPLAY_MISSING",
@@ -29,10 +32,10 @@ SELECTION = ("OPS", "MATCH", "DEVICES", "SHAPES", "REPLAY_ROOT", "REPLAY_FROM", 
 # These only say how it is driven.
 DRIVING = ("TIMEOUT", "RETRIES", "SHARD")
 LATEST = "latest-screen"
-RECORD = "autotune.json"
-# Above: a nightly job that starts a minute early must not find yesterday's results and stop.
+# A nightly job that starts a minute early must not find yesterday's results and stop.
 CONTINUE_HOURS = 12
-MEASURED = ("ok", "partial", "skipped")     # an outcome that its log has to show
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+SUMMARY = ("summary.csv", "summary.md", "report.html")
 
 
 @dataclass(frozen=True)
@@ -60,35 +63,42 @@ class Screen:
         """Compile and tuner caches of all screens, one of each per device."""
         return self.runs / ".cache"
 
+    @property
+    def models(self):
+        """Names of the kinds of cards, sorted; [""] for the host device."""
+        return sorted({device.model for device in self.devices})
+
     def op_folder(self, row):
         """<run>/<repo>/<op> of a planned row."""
         return self.run / row.repo / row.op
 
 
-def choose_run(environ, runs, trees):
+# ---- which directory
+
+def choose_run(screen):
     """(directory, "continued" | "new" | "named", why): which screen a call means. Makes nothing.
 
-    With RUN that directory. Else runs/latest-screen if it has the same selection and is less than CONTINUE_HOURS old
-    (a second `make screen` goes on where the first stopped, a nightly one starts anew), else a new directory.
+    With RUN that directory. Else the newest one with the same selection, if it was worked on less than CONTINUE_HOURS ago;
+    a complete one counts from its start (a second `make screen` goes on where the first stopped, a nightly one starts
+    anew). Else a new directory.
     """
-    if environ.get("RUN"):
-        return _check_run(Path(environ["RUN"]))
-    new = Path(runs) / f"screen-{utc_stamp()}"
-    latest = Path(runs) / LATEST
-    facts = read_json(latest / "screen.json")
-    if facts is None:
+    if screen.environ.get("RUN"):
+        return _check_run(Path(screen.environ["RUN"]).absolute(), screen)
+    new = screen.runs / f"screen-{utc_stamp()}"
+    earlier = _list_earlier(screen.runs)
+    if not earlier:
         return new, "new", "there is no earlier screen"
-    name = latest.resolve().name
-    if environ.get("FRESH", "0") not in ("", "0"):
+    if is_on(screen.environ, "FRESH"):
         return new, "new", "FRESH=1"
-    changed = [knob for knob in (*SELECTION, *list_knobs()) if facts["knobs"].get(knob, "") != environ.get(knob, "")]
-    if changed or {repo: str(tree) for repo, tree in trees.items()} != _trees_of(facts):
-        return new, "new", (f"{name} has another selection ({', '.join(changed) or 'other trees'}); "
-                            f"RUN={shorten(runs)}/{name} goes on there")
-    hours = _age_hours(facts["created"])
+    found = next((path for path, facts in earlier if not _list_other_selection(facts, screen)), None)
+    if found is None:
+        path, facts = earlier[0]
+        return new, "new", (f"{path.name} has another selection ({', '.join(_list_other_selection(facts, screen))}); "
+                            f"RUN={shorten(path)} goes on there")
+    hours, since = _find_age(found)
     if not 0 <= hours < CONTINUE_HOURS:     # below 0: one of the two clocks was wrong
-        return new, "new", f"{name} is {hours:.0f} hours old; RUN={shorten(runs)}/{name} goes on there"
-    return latest.resolve(), "continued", f"same selection, {hours:.1f} hours old; FRESH=1 starts a new one"
+        return new, "new", f"{found.name} {since} {hours:.0f} hours ago; RUN={shorten(found)} goes on there"
+    return found, "continued", f"same selection, {since} {hours:.1f} hours ago; FRESH=1 starts a new one"
 
 
 def shorten(path):
@@ -105,16 +115,149 @@ def make_run(path, kind):
     return path
 
 
-def record_screen(screen):
-    """Write screen.json; a continued screen keeps its run id and date. Returns (run id, names of changed knobs)."""
-    old = read_json(screen.run / "screen.json") or {}
+def _list_earlier(runs):
+    """[(directory, its facts)] of the screens in `runs`, newest first. Damaged ones are left out."""
+    found = {}
+    for path in {path.parent.resolve() for path in runs.glob("*/screen.json")}:
+        try:
+            found[path] = read_facts(path)
+        except UserError:
+            continue
+    return sorted(((path, facts) for path, facts in found.items() if facts.get("run_id")),
+                  key=lambda item: (item[1]["created"], item[0].name), reverse=True)
+
+
+def _list_other_selection(facts, screen):
+    """What of `facts` makes it another screen than the one that is asked for."""
+    changed = [knob for knob in (*SELECTION, *list_knobs()) if facts["knobs"].get(knob, "") != screen.environ.get(knob, "")]
+    if {repo: str(tree) for repo, tree in screen.trees.items()} != {repo: each["tree"] for repo, each in facts["repos"].items()}:
+        changed.append("other trees")
+    if facts.get("models", screen.models) != screen.models:
+        changed.append(f"on {' and '.join(facts['models'])}")
+    return changed
+
+
+def find_last_activity(run):
+    """When (seconds since 1970) an attempt of `run` was begun or an outcome written last."""
+    paths = [run / "screen.json", *run.glob(f"*/*/{MARKER}"), *run.glob("*/*/attempts")]
+    return max((os.stat(path).st_mtime for path in paths if path.exists()), default=0.0)
+
+
+def _find_age(run):
+    """(hours, what they count from)."""
+    if all((run / row.repo / row.op / MARKER).exists() for row in _read_plan_or_none(run) if row.status == PLANNED):
+        start = datetime.datetime.strptime(read_facts(run)["created"], TIME_FORMAT).replace(tzinfo=datetime.timezone.utc)
+        return (time.time() - start.timestamp()) / 3600, "complete and started"
+    return (time.time() - find_last_activity(run)) / 3600, "last worked on"
+
+
+def _read_plan_or_none(run):
+    try:
+        return read_plan(run / "plan.csv")
+    except UserError:
+        return []
+
+
+def _check_run(path, screen):
+    check_place("RUN", path)
+    if not path.exists():
+        return path, "named", "new, named by RUN"
+    others = {entry.name for entry in path.iterdir()} - {"screen.lock"}
+    if others and not (path / "screen.json").exists():
+        raise UserError(f"RUN: {path}: is not empty and no screen (no screen.json); name another directory")
+    if others and is_on(screen.environ, "FRESH"):
+        raise UserError(f"FRESH: {screen.environ['FRESH']}: RUN={shorten(path)} is there already; name a new directory, or unset "
+                        f"FRESH to go on with this one")
+    if others:
+        _refuse_other_trees(path, screen.tree_facts)
+    return path.resolve(), "named", "named by RUN"
+
+
+def _refuse_other_trees(path, tree_facts):
+    for repo, old in read_facts(path)["repos"].items():
+        new = tree_facts.get(repo)
+        if new is None or new["tree"] != old["tree"]:
+            now = ", ".join(f"{name} {_name_tree(facts)}" for name, facts in tree_facts.items() if name == repo or new is None)
+            raise UserError(f"RUN: {shorten(path)}: is a screen of {repo} {_name_tree(old)}, asked for is {now}; results of two "
+                            f"trees do not go together: name another directory, or a new one by FRESH=1 without RUN")
+
+
+def _name_tree(facts):
+    return f"{facts['tree']} (commit {facts.get('commit') or 'unknown'})"
+
+
+# ---- what it records
+
+def read_facts(run):
+    """screen.json of the directory `run`. UserError INTEGRITY if it is there and damaged; {} with all parts if it is not."""
+    path = run / "screen.json"
+    facts = read_json(path)
+    if facts is None and not path.exists():
+        return {"knobs": {}, "repos": {}}
+    if not _is_whole(facts):
+        raise UserError(f"{path}: is damaged; put back a copy, or start another screen (FRESH=1 without RUN): the results here "
+                        f"stay, `make summarize` reads them", INTEGRITY)
+    return {"knobs": {}, "repos": {}, **facts}
+
+
+def _is_whole(facts):
+    try:
+        datetime.datetime.strptime(facts["created"], TIME_FORMAT)
+        return (isinstance(facts["run_id"], str) and bool(facts["run_id"])
+                and all(isinstance(each["tree"], str) for each in facts.get("repos", {}).values())
+                and all(isinstance(facts.get(name, {}), dict) for name in ("knobs", "versions"))
+                and all(isinstance(facts.get(name, []), list) for name in ("models", "devices")))
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return False
+
+
+def record_screen(screen, stale_by):
+    """Write screen.json; a continued screen keeps its run id and date. Returns (run id, what changed, in words).
+
+    `stale_by` as resume.list_stale_by gives it: the summary does not show results of other inputs as this screen's.
+    """
+    old = read_facts(screen.run)
     knobs = {name: screen.environ.get(name, "") for name in (*SELECTION, *list_knobs(), *DRIVING)}
-    run_id = old.get("run_id") or uuid.uuid4().hex
-    write_json_atomic(screen.run / "screen.json", {
-        "schema": SCHEMA, "run_id": run_id, "created": old.get("created") or utc_now(), "repos": screen.tree_facts,
-        "knobs": knobs, "devices": [device.name for device in screen.devices], "vendor": screen.devices[0].vendor,
-        "versions": screen.versions})
-    return run_id, [name for name in knobs if old and old["knobs"].get(name, "") != knobs[name]]
+    facts = {"schema": SCHEMA, "run_id": old.get("run_id") or uuid.uuid4().hex, "created": old.get("created") or utc_now(),
+             "repos": screen.tree_facts, "knobs": knobs, "devices": [device.name for device in screen.devices],
+             "models": screen.models, "vendor": screen.devices[0].vendor, "versions": screen.versions, "stale_by": stale_by}
+    write_json_atomic(screen.run / "screen.json", facts)
+    return facts["run_id"], list(_list_changes(old, facts)) if old.get("run_id") else []
+
+
+def _list_changes(old, new):
+    """Yields what differs between two screen.json, in words."""
+    for name, value in new["knobs"].items():
+        if old["knobs"].get(name, "") != value:
+            yield f"{name} ({old['knobs'].get(name) or 'unset'} -> {value or 'unset'})"
+    for repo, facts in new["repos"].items():
+        before = old["repos"].get(repo)
+        if before is None:
+            yield f"{repo} ({facts['tree']} is new)"
+        elif before.get("commit") != facts["commit"]:
+            yield f"commit of {repo} ({before.get('commit') or 'unknown'} -> {facts['commit'] or 'unknown'})"
+        elif before.get("changes") != facts["changes"]:
+            yield f"sources of {repo} that are not committed"
+    for name in sorted({*old.get("versions", {}), *new["versions"]}):
+        before, after = old.get("versions", {}).get(name), new["versions"].get(name)
+        if before != after:
+            is_version = all(isinstance(each, (str, type(None))) for each in (before, after))
+            yield f"{name} ({before or 'none'} -> {after or 'none'})" if is_version else f"build of {name}"
+    for name in ("devices", "models"):
+        if old.get(name, new[name]) != new[name]:
+            yield f"{name} ({', '.join(map(str, old[name]))} -> {', '.join(new[name])})"
+
+
+def keep_shapes(shapes, run):
+    """{repo: file}: copies of `shapes` in the directory `run`, so that nobody changes them while they are used."""
+    kept = {}
+    for repo, path in shapes.items():
+        path = Path(path)
+        kept[repo] = str(run / "shapes" / f"{path.stem}-{sha256_file(path)[:12]}{path.suffix}")
+        if not Path(kept[repo]).exists():
+            (run / "shapes").mkdir(exist_ok=True)
+            write_text_atomic(kept[repo], path.read_text(encoding="utf-8"))
+    return kept
 
 
 def mark_latest(screen):
@@ -123,76 +266,7 @@ def mark_latest(screen):
     link_latest(screen.runs / LATEST, screen.run)
 
 
-def judge_marker(folder, inputs, timeout):
-    """(marker, why it is stale): the `.complete` of `folder` if there is one, and None if it still holds.
-
-    `inputs` as inputs.py lists them; `timeout` in seconds: a larger one gives what was too slow another chance.
-    """
-    marker = read_marker(folder)
-    if marker is None:
-        return None, None
-    if marker.get("inputs_sha256") != sha256_json(inputs):
-        before = marker.get("inputs") or {}
-        changed = [name for name, digest in inputs.items() if before.get(name) != digest]
-        return marker, f"changed: {', '.join(changed) or 'the marker itself'}"
-    if marker["status"] not in STATUSES or not isinstance(marker.get("attempt"), int):
-        return marker, "its marker is damaged"
-    if marker["status"] in MEASURED and not (folder / "attempts" / str(marker["attempt"]) / "run.log").is_file():
-        return marker, "the run.log of its attempt is gone"
-    if marker["status"] == "timeout" and marker.get("timeout", 0) < timeout:
-        return marker, f"its time limit was {marker.get('timeout', 0):.0f} s"
-    return marker, None
-
-
-def find_replay(environ, row):
-    """What `row` replays: the attempt that counted for it in REPLAY_ROOT ("" if it has no record there), else REPLAY_FROM."""
-    if not environ.get("REPLAY_ROOT"):
-        return environ.get("REPLAY_FROM", "")
-    folder = Path(environ["REPLAY_ROOT"]) / row.repo / row.op
-    marker = read_marker(folder)
-    attempt = folder / "attempts" / str(marker["attempt"]) if marker else None
-    return str(attempt.resolve()) if attempt and (attempt / RECORD).is_file() else ""
-
-
-def skip_without_record(environ, rows, say):
-    """`rows`; with REPLAY_MISSING=skip those without a record in REPLAY_ROOT are skipped. They are named either way."""
-    root, skips = environ.get("REPLAY_ROOT"), environ.get("REPLAY_MISSING") == "skip"
-    lacking = {row.key: row for row in rows if root and row.status == PLANNED and not find_replay(environ, row)}
-    if lacking:
-        say(f"no record in {root}, {'skipped' if skips else 'tuned live'}: {', '.join(row.name for row in lacking.values())}")
-    if not skips:
-        return rows
-    reason = f"no {RECORD} in {root} (REPLAY_MISSING=skip)"
-    return [replace(row, status="skipped", device="", reason=reason) if row.key in lacking else row for row in rows]
-
-
-def check_replay(environ):
-    """UserError if REPLAY_ROOT is no screen, REPLAY_FROM is not there, both are set, or REPLAY_MISSING is no choice."""
-    check_choice("REPLAY_MISSING", environ.get("REPLAY_MISSING") or "run", ("run", "skip"))
-    root, record = environ.get("REPLAY_ROOT"), environ.get("REPLAY_FROM")
-    if root and not (Path(root) / "screen.json").is_file():
-        raise UserError(f"REPLAY_ROOT: {root}: is no screen (no screen.json); name one, as runs/latest-screen")
-    if record and not Path(record).exists():
-        raise UserError(f"REPLAY_FROM: {record}: is not there; name a run directory with a record")
-    if root and record:
-        raise UserError(f"REPLAY_FROM: {record}: REPLAY_ROOT={root} is set too; set one of them")
-
-
-def _check_run(path):
-    if not path.exists():
-        return path, "named", "new, named by RUN"
-    if not path.is_dir():
-        raise UserError(f"RUN: {path}: is no directory; name another")
-    others = {entry.name for entry in path.iterdir()} - {"screen.lock"}
-    if others and not (path / "screen.json").is_file():
-        raise UserError(f"RUN: {path}: is not empty and no screen (no screen.json); name another directory")
-    return path.resolve(), "named", "named by RUN"
-
-
-def _trees_of(facts):
-    return {repo: each["tree"] for repo, each in facts["repos"].items()}
-
-
-def _age_hours(created):
-    start = datetime.datetime.strptime(created, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=datetime.timezone.utc)
-    return (datetime.datetime.now(datetime.timezone.utc) - start).total_seconds() / 3600
+def remove_summary(run):
+    """Take the summary of an earlier start away: it says nothing of this one."""
+    for name in SUMMARY:
+        (run / name).unlink(missing_ok=True)

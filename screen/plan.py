@@ -23,6 +23,7 @@ from common import inventory
 from common.errors import UserError
 from common.inputs import split_list
 from common.state import SCHEMA, read_json, read_marker, write_text_atomic
+from screen import results
 
 COLUMNS = ("schema", "repo", "op", "status", "device", "nodes", "reason")
 PLANNED, DISMISSED, NOT_FOUND = "planned", "dismissed", "not_found"
@@ -55,7 +56,11 @@ def read_inventories(trees, folder):
         path = Path(folder) / f"inventory_{repo}.csv"
         if not path.is_file():
             raise UserError(f"{path}: missing: no inventory of {repo}; make one: `make inventory`")
-        ops += inventory.read_inventory(path)
+        found = inventory.read_inventory(path)
+        foreign = next((op for op in found if op.repo != repo), None)
+        if foreign:
+            raise UserError(f"{path}: {foreign.repo}/{foreign.op}: is no operator of {repo}; make it again: `make inventory`")
+        ops += found
     return ops
 
 
@@ -67,7 +72,8 @@ def plan_ops(ops, trees, environ, ops_dir, dismissed):
     """
     picked = _pick_ops(ops, split_list(environ.get("OPS")), Path(ops_dir) / "aliases.csv")
     chosen = _match_ops(picked, environ.get("MATCH"))
-    return [_plan_op(op, trees[op.repo], dismissed) for op in sorted(chosen, key=lambda op: (op.repo, op.op))]
+    suite = environ.get("SUITE") or "benchmark"
+    return [_plan_op(op, trees[op.repo], dismissed, suite) for op in sorted(chosen, key=lambda op: (op.repo, op.op))]
 
 
 def keep_earlier_rows(planned, earlier, ops):
@@ -133,16 +139,12 @@ def write_plan(path, rows):
 
 
 def read_plan(path):
-    """The rows of plan.csv; [] if there is no such file. UserError for another schema."""
-    path = Path(path)
-    if not path.is_file():
+    """The rows of plan.csv; [] if there is no such file. UserError INTEGRITY for a damaged one."""
+    if not Path(path).exists():
         return []
-    with open(path, newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
-        if reader.fieldnames is None or tuple(reader.fieldnames) != COLUMNS:
-            raise UserError(f"{path}: {reader.fieldnames}: not the columns {','.join(COLUMNS)}; move the file away")
-        return [PlannedOp(row["repo"], row["op"], row["status"], row["device"],
-                          tuple(node for node in row["nodes"].split(";") if node), row["reason"]) for row in reader]
+    return [PlannedOp(row["repo"], row["op"], row["status"], row["device"],
+                      tuple(node for node in (row.get("nodes") or "").split(";") if node), row["reason"])
+            for row in results.read_plan(path)]
 
 
 def _pick_ops(everything, wanted, aliases):
@@ -178,11 +180,13 @@ def _match_ops(ops, pattern):
     return matched
 
 
-def _plan_op(op, tree, dismissed):
-    row = PlannedOp(op.repo, op.op, PLANNED, nodes=tuple(op.nodes))
+def _plan_op(op, tree, dismissed, suite):
+    row = PlannedOp(op.repo, op.op, PLANNED, nodes=tuple(op.test_nodes if suite == "tests" else op.nodes))
     if row.key in dismissed:
         return replace(row, status=DISMISSED, reason=dismissed[row.key])
-    files = sorted({node.partition("::")[0] for node in op.nodes})
+    if not row.nodes:
+        return replace(row, status=NOT_FOUND, reason="the inventory has no tests of it (SUITE=tests)")
+    files = sorted({node.partition("::")[0] for node in row.nodes})
     missing = [name for name in files if not (tree / name).is_file()]
     if missing:
         return replace(row, status=NOT_FOUND, reason=f"{missing[0]} is not in {tree}; `make inventory` renews the list")

@@ -48,8 +48,8 @@ class Progress:
         """The planned `row` has its outcome, by `attempt`, after `seconds` in all."""
         self._done += 1
         width = len(str(self._total))
-        notes = [part for part in (attempt.reason, f"dtypes: {attempt.fallback}" if attempt.fallback else "",
-                                   f"attempt {attempt.number}" if attempt.number > 1 else "") if part]
+        dtypes = f"dtypes: {','.join(attempt.dtypes) or 'its own'} (fallback: {attempt.fallback})" if attempt.fallback else ""
+        notes = [part for part in (attempt.reason, dtypes, f"attempt {attempt.number}" if attempt.number > 1 else "") if part]
         self.note(f"[{self._done:>{width}}/{self._total}] {attempt.status:<9} {row.name:<32} {seconds:>7.1f} s  "
                   f"device {device}{'  ' if notes else ''}{'; '.join(notes)}")
         if self._bar:

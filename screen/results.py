@@ -91,7 +91,7 @@ def read_run(path, warn):
         if not isinstance(info, dict):
             warn(f"{path / 'screen.json'}: missing or cut; devices and commits are left out")
             info = {}
-        results = _read_screen(path, warn)
+        results = _read_screen(path, info.get("stale_by"), warn)
     else:
         results = _read_hand_runs(path, warn)
         info = _describe_hand_runs(results)
@@ -166,9 +166,9 @@ def is_name(text):
     return bool(text) and text not in (".", "..") and "/" not in text and text.isprintable()
 
 
-def _read_screen(root, warn):
+def _read_screen(root, stale_by, warn):
     plan = read_plan(root / "plan.csv")
-    results = [_read_planned_op(root, row, warn) for row in plan]
+    results = [_read_planned_op(root, row, stale_by, warn) for row in plan]
     unplanned = sorted(_list_op_directories(root) - {result.key for result in results})
     if unplanned:
         names = ", ".join("/".join(key) for key in unplanned[:5]) + (" ..." if len(unplanned) > 5 else "")
@@ -186,7 +186,7 @@ def _list_op_directories(root):
     return found
 
 
-def _read_planned_op(root, planned, warn):
+def _read_planned_op(root, planned, stale_by, warn):
     result = OpResult(planned["repo"], planned["op"], planned["status"], planned["reason"], device=planned["device"])
     if planned["status"] != "planned":
         if planned["status"] not in STATUSES:
@@ -195,11 +195,13 @@ def _read_planned_op(root, planned, warn):
         return result
     directory = root / result.repo / result.op
     marker = _read_marker_or_none(directory)
-    if marker is None or not _is_whole(marker):
+    if marker is None or marker["status"] not in STATUSES:
         if (directory / MARKER).exists():
             warn(f"{directory / MARKER}: cut or unknown; {result.repo}/{result.op} counts as interrupted")
         result.status, result.attempt = "interrupted", _find_last_attempt(directory)
         result.reason = "not finished" if result.attempt else "not started"
+    elif stale := _list_stale(marker, stale_by, result.repo):
+        result.status, result.reason = "interrupted", f"not measured again: its last result is of another {', '.join(stale)}"
     else:
         result.status, result.reason = marker["status"], marker.get("reason") or ""
         result.attempt, result.fallback = str(marker.get("attempt") or ""), marker.get("fallback") or ""
@@ -210,10 +212,11 @@ def _read_planned_op(root, planned, warn):
     return result
 
 
-def _is_whole(marker):
-    """True if each part of a `.complete` that is read here has its type."""
-    return (marker["status"] in STATUSES and type(marker.get("attempt")) in (int, type(None))
-            and all(isinstance(marker.get(name) or "", str) for name in ("reason", "fallback")))
+def _list_stale(marker, stale_by, repo):
+    """Names of the inputs (tree, versions, device, ...) in which `marker` is of another start of the screen than the last."""
+    wanted = stale_by.get(repo) if isinstance(stale_by, dict) else None
+    had = marker.get("inputs") or {}
+    return [name for name, digest in wanted.items() if had.get(name) != digest] if isinstance(wanted, dict) else []
 
 
 def _read_marker_or_none(directory):

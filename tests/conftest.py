@@ -9,6 +9,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
+
+from screen_stub import StubScreen
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -27,3 +31,13 @@ def pytest_configure():
 
 def pytest_unconfigure():
     shutil.rmtree(os.environ["GEMSCREEN_LOCKS"], ignore_errors=True)
+
+
+@pytest.fixture
+def stub(tmp_path):
+    """A StubScreen; the test fails if it leaves processes."""
+    screen = StubScreen(tmp_path)
+    yield screen
+    left = screen.list_processes()
+    screen.end_processes()
+    assert left == []

@@ -24,9 +24,9 @@ ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = "schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,test_file,test_nodes," \
           "skip_guard,source,verified"
 # The caller's knobs, and what this workplace may have set, never reach a test.
-FOREIGN = re.compile(r"^(OPS|MATCH|DTYPES|LEVEL|MODE|SHAPES|TIMER|CACHE|RUN|RUNS|SHARD|TIMEOUT|RETRIES|FRESH|REPLAY_\w+|DEVICES?"
+FOREIGN = re.compile(r"^(OPS|MATCH|DTYPES|LEVEL|MODE|SHAPES|TIMER|CACHE|RUN|RUNS|SHARD|TIMEOUT|RETRIES|FRESH|RETRY_FAILED|REPLAY_\w+|DEVICES?"
                      r"|HOST_\w+|USE_FLAGTUNE|FLAGGEMS_\w+|OPS_DIR|RUN_PYTEST|GRACE_S|RETRY_PAUSE_S|\w+_VISIBLE_DEVICES"
-                     r"|TRITON_CACHE_DIR|GEMSCREEN_TAG|GEMS_VENDOR|PYTHON|PYTHONPATH|OMP_NUM_THREADS|MAKE\w*|SUITE|TUNER_CACHE|PLUGINS"
+                     r"|TRITON_CACHE_DIR|GEMSCREEN_TAG|GEMSCREEN_HELD|GEMS_VENDOR|PYTHON|PYTHONPATH|OMP_NUM_THREADS|MAKE\w*|SUITE|TUNER_CACHE|PLUGINS"
                      r"|SITE_PLUGINS|PYTEST_EXTRA|KILL_AFTER_S|WARMUP_MS|ITER_MS|ATTEMPT|FALLBACK|REPO|RUN_DIR|SETTLE_S)$")
 
 STUB = r"""#!/bin/bash
@@ -174,14 +174,18 @@ class StubScreen:
                     continue
         return found
 
-    def wait_for_attempt(self, op, seconds=30):
-        """Wait until the stub of `op` wrote a file `ready` into its first attempt, or one later."""
+    def wait_for(self, is_so, seconds=30):
+        """Wait until `is_so()`."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            if list(self.runs.glob(f"*/main/{op}/attempts/*/ready")):
+            if is_so():
                 return
             time.sleep(0.02)
-        raise AssertionError(f"{op} did not start within {seconds} s:\n{self.output()}")
+        raise AssertionError(f"not so within {seconds} s:\n{self.output()}")
+
+    def wait_for_attempt(self, op, seconds=30):
+        """Wait until the stub of `op` wrote a file `ready` into its first attempt, or one later."""
+        self.wait_for(lambda: list(self.runs.glob(f"*/main/{op}/attempts/*/ready")), seconds)
 
     def end_processes(self):
         """For a failing test: leave nothing behind."""

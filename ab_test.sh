@@ -140,7 +140,10 @@ run_op() { # OP
 main() {
     local op status=0
     case ${1:-} in
-        -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+        -h | --help)
+            sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+            sed -nE 's|^: "\$\{([A-Z_]+):?=([^}]*)\}" *# (.*) / .*|KNOB     \1=\2  \3|p' "${BASH_SOURCE[0]}"
+            exit 0 ;;
         ?*) die 2 "$1: takes no arguments; usage: SWITCH=NAME OPS=OP[,OP...] ./ab_test.sh" ;;
     esac
     check_arguments

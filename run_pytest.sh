@@ -350,7 +350,10 @@ run_pytest() { # sets status, and caught if a signal arrived
 
 main() {
     case ${1:-} in
-        -h | --help) sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+        -h | --help)
+            sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+            sed -nE 's|^: "\$\{([A-Z_]+):?=([^}]*)\}" *# (.*) / .*|KNOB     \1=\2  \3|p' "${BASH_SOURCE[0]}"
+            exit 0 ;;
         '') die 2 "OP: missing; usage: [KNOB=VALUE ...] ./run_pytest.sh OP [NODE ...]" ;;
     esac
     OP=$1 pytest_pid='' status=0 caught=0

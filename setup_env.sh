@@ -79,7 +79,8 @@ digest_requirements() { # HOST|VENDOR: a line FILE=DIGEST for each file that suc
 find_reason() { # sets reason: why VENV must be built; empty if it can stay
     local line key=prefix
     reason=''
-    if [ "${was[schema]:-}" != $SCHEMA ]; then reason='there is no finished one'; return; fi
+    if [ -z "${was[schema]:-}" ]; then reason='there is no finished one'; return; fi
+    if [ "${was[schema]}" != $SCHEMA ]; then reason='made by another setup_env.sh'; return; fi
     if [ ! -x "$venv/bin/python" ]; then reason="its Python has gone: ${was[python]}"; return; fi
     while read -r line; do
         [ "${was[${line%%=*}]:-}" = "${line#*=}" ] || reason="requirements/${line%%=*} changed since"

@@ -74,3 +74,11 @@ def test_every_knob_is_in_the_readme_with_its_default():
              if default and knob != "PLUGINS" and default not in documented[knob][0]}
     assert wrong == {}
     assert all(meaning for _, meaning in documented.values())
+
+
+@pytest.mark.parametrize("name", ["run_pytest.sh", "ab_test.sh"])
+def test_help_lists_the_knobs(name):
+    done = subprocess.run([ROOT / name, "--help"], capture_output=True, text=True)
+    listed = dict(re.findall(r"^KNOB     ([A-Z_]+)=(\S*)  \S", done.stdout, re.M))
+    assert done.returncode == 0 and done.stdout.startswith(f"{name} - ")
+    assert listed == {knob: default for knob, default in read_config(name).items() if knob != "PLUGINS"}

@@ -133,8 +133,8 @@ def run_screen(screen, ops, planned, interrupts, why):
         screens.remove_summary(screen.run)
     try:
         outcomes = {**done, **run_tasks(screen, tasks, done, interrupts)}
-    except BaseException:       # whatever stopped it: what is there is summed up
-        summarize(screen, "--quiet")
+    except BaseException:       # whatever stopped it: what is there is summed up, if it can be
+        summarize(screen, "--quiet", stderr=subprocess.DEVNULL)
         raise
     return finish(screen, rows, outcomes, interrupts)
 
@@ -192,9 +192,10 @@ def print_plan(planned, screen, why):
     say(f"{len(to_run)} of {len(rows)} to run on {len(screen.devices)} devices")
 
 
-def summarize(screen, *options):
+def summarize(screen, *options, stderr=None):
     """Write the summary; batch_summary.py's exit status."""
-    return subprocess.run([sys.executable, ROOT / "batch_summary.py", screens.shorten(screen.run), *options], check=False).returncode
+    command = [sys.executable, ROOT / "batch_summary.py", screens.shorten(screen.run), *options]
+    return subprocess.run(command, stderr=stderr, check=False).returncode
 
 
 def finish(screen, rows, outcomes, interrupts):

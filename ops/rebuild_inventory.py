@@ -140,8 +140,11 @@ def main(argv):
     parser.add_argument("--python", default=sys.executable, help="Python that collects; default: this one")
     parser.add_argument("--timeout", type=float, default=300, help="seconds that collecting may take (default 300)")
     args = parser.parse_args(argv)
-    if args.collect != "no" and not shutil.which(args.python):
+    found = shutil.which(args.python)
+    if args.collect != "no" and not found:
         raise UserError(f"--python: {args.python}: no such program; give one that has torch, triton and flag_gems", REFUSED)
+    if found:
+        args.python = os.path.abspath(found)        # pytest runs in another directory
     return max(rebuild(target, args, os.environ) for target in choose_targets(args, os.environ))
 
 

@@ -117,7 +117,7 @@ def assign_balanced(planned, devices, seconds, earlier=()):
 def read_durations(runs, exclude=None):
     """{(repo, op): seconds} of the newest earlier screen in directory `runs` that has any; {} if there is none."""
     screens = {path.parent.resolve() for path in runs.glob("*/screen.json")} - {exclude}
-    for screen in sorted(screens, key=lambda each: (read_json(each / "screen.json") or {}).get("created", ""), reverse=True):
+    for screen in sorted(screens, key=_read_created, reverse=True):
         seconds = {}
         for marker_path in screen.glob("*/*/.complete"):
             marker = read_marker(marker_path.parent) or {}
@@ -126,6 +126,11 @@ def read_durations(runs, exclude=None):
         if seconds:
             return seconds
     return {}
+
+
+def _read_created(screen):
+    facts = read_json(screen / "screen.json")
+    return str(facts.get("created", "")) if isinstance(facts, dict) else ""
 
 
 def write_plan(path, rows):

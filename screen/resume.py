@@ -97,18 +97,22 @@ def read_earlier_plan(run, ops, say):
 
 
 def end_leftovers(screen, say):
-    """End what earlier, killed drivers of this screen and of the others in the same RUNS left running."""
+    """End what killed drivers left running: of this screen, and of the other screens and campaigns in the same RUNS."""
     tagged = find_run_ids()
-    folders = {path.parent.resolve() for path in screen.runs.glob("*/screen.json")} - {screen.run}
-    for folder, run_id in {screen.run: screen.run_id, **{folder: _read_run_id(folder) for folder in folders}}.items():
-        if run_id not in tagged:
-            continue
-        # Who holds the lock lives.
-        with contextlib.suppress(UserError), contextlib.nullcontext() if folder == screen.run else hold_lock(folder / "screen.lock", ""):
-            for pid, command in end_tagged(run_id, screen.grace).items():
-                say(f"left by an earlier driver of {'this screen' if folder == screen.run else folder}, ended: {pid} {command}")
+    others = {path.resolve() for name in ("screen", "campaign") for path in screen.runs.glob(f"*/{name}.json")}
+    ended = {}
+    if screen.run_id in tagged:
+        ended = {pid: ("this screen", command) for pid, command in end_tagged(screen.run_id, screen.grace).items()}
+    for path in sorted(others):
+        run_id, run = _read_run_id(path), path.parent
+        lock = run / "screen.lock" if path.name == "screen.json" else run.with_name(f"{run.name}.lock")
+        if run_id != screen.run_id and run_id in tagged:
+            with contextlib.suppress(UserError), hold_lock(lock, ""):      # refused: its driver lives
+                ended |= {pid: (run.name, command) for pid, command in end_tagged(run_id, screen.grace).items()}
+    for pid, (name, command) in ended.items():
+        say(f"left by an earlier driver of {name}, ended: {pid} {command}")
 
 
-def _read_run_id(folder):
-    facts = read_json(folder / "screen.json")
+def _read_run_id(path):
+    facts = read_json(path)
     return facts.get("run_id") if isinstance(facts, dict) else None

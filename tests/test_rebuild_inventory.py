@@ -409,6 +409,14 @@ def test_the_commit_is_the_trees(tmp_path):
     assert read_rows(out)[0]["commit"] == f"{head}-dirty"
 
 
+def test_a_relative_python_is_the_one_named_from_here(tmp_path):
+    """pytest collects in another directory."""
+    (tmp_path / "python").symlink_to(sys.executable)
+    done = rebuild("--repo", "samples", "--python", os.path.relpath(tmp_path / "python"), "--collect", "yes", "--timeout", "0.1",
+                   "--out", tmp_path / "out.csv")
+    assert done.returncode == 1 and "too slow to collect" in done.stderr and "Traceback" not in done.stderr
+
+
 def test_the_samples_inventory_is_up_to_date(tmp_path):
     out = tmp_path / "inventory.csv"
     assert rebuild("--repo", "samples", "--out", out, "--collect", "no").returncode == 0

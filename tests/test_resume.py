@@ -168,7 +168,7 @@ def test_the_next_start_ends_what_a_killed_driver_of_another_screen_left(stub):
     driver.kill()
     driver.wait()
     assert stub.run("--ops", "add", GRACE_S="0.2") == 0
-    assert f"left by an earlier driver of {first}, ended: " in stub.output()
+    assert f"left by an earlier driver of {first.name}, ended: " in stub.output()
     assert live.poll() is None and stub.list_processes()
     assert {path.parts[-5] for path in stub.runs.glob("*/main/abs/.complete")} == set()
     live.terminate()

@@ -106,6 +106,7 @@ choose_python() {
     command -v "$PYTHON" > /dev/null || die 3 "PYTHON: $PYTHON: not found; $mend"
     PYTHON=$(command -v "$PYTHON")
     [[ $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON
+    [ -z "${WARM_FOLDER:-}" ] || return 0 # its parent has imported pytest
     "$PYTHON" -c 'import sys, importlib.util as u; sys.exit(u.find_spec("pytest") is None)' ||
         die 3 "PYTHON: $PYTHON: has no pytest; $mend"
 }
@@ -250,7 +251,7 @@ record: $([[ " $PLUGINS " != *" _pretty_report_plugin "* ]] || echo session.json
 replay_from: $REPLAY_FROM
 replay: ${REPLAY_FROM:+$([ "$REPLAY_STRICT" = 0 ] || echo strict) $([ "$REPLAY_FORCE" = 0 ] || echo forced)}
 plugins: $PLUGINS
-python: $PYTHON
+python: ${WARM_PYTHON:-$PYTHON}
 ====
 END
 }
@@ -305,13 +306,13 @@ export_environment() {
 readonly LAUNCH='import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[2:]])'
+    os.execv(sys.argv[2], [sys.argv[2], "-m", "pytest", *sys.argv[3:]])'
 
 await_end() { # PID: false if it still runs after KILL_AFTER_S seconds
-    local tenths
-    for ((tenths = KILL_AFTER_S * 10; tenths > 0; tenths--)); do
+    local ticks
+    for ((ticks = KILL_AFTER_S * 50; ticks > 0; ticks--)); do
         kill -0 "$1" 2>/dev/null || return 0
-        sleep 0.1
+        sleep 0.02
     done
     ! kill -0 "$1" 2>/dev/null
 }
@@ -329,7 +330,7 @@ run_pytest() { # sets status, and caught if a signal arrived
     trap 'trapped=1 log_failed=1' USR1
     open_log
     cd "$RUN_DIR" # upstream's conftest.py writes its files to the working directory
-    "$PYTHON" -c "$LAUNCH" $$ "${ARGS[@]}" >&4 2>&1 4>&- &
+    "$PYTHON" -I -S -c "$LAUNCH" $$ "$PYTHON" "${ARGS[@]}" >&4 2>&1 4>&- &
     pytest_pid=$!
     trap 'trapped=1; stop 1' HUP
     trap 'trapped=1; stop 2' INT
@@ -367,6 +368,8 @@ main() {
     choose_timer
     export_environment
     build_arguments
+    # With everything that an operator's pytest gets, become the parent of such (warm/server.py).
+    [ -z "${WARM_SERVE:-}" ] || exec "$PYTHON" "$ROOT/warm/server.py" "$WARM_SERVE"
     claim_run_dir
     [ "$TUNER_CACHE" = shared ] || isolate_caches
     echo "run directory: $RUN_DIR"

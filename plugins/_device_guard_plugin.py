@@ -153,8 +153,6 @@ def guard_device(environ):
     if found is None and not (given and given[1].lower() in CPU_VENDORS):
         refuse(f"{asked}torch {torch.__version__} sees no accelerator; check the driver and the visible devices, or "
                "run on the host device: HOST_TARGET=cuda:90")  # fmt: skip
-    if "flag_gems" in sys.modules:
-        say("flag_gems was imported before this plugin, too late for GEMS_VENDOR; put -p _device_guard_plugin first")
     if given:
         environ["GEMS_VENDOR"] = given[1]
         seen = f"; torch would say {found.vendor}: {found.why}" if found and found.vendor != given[1].lower() else ""
@@ -162,6 +160,9 @@ def guard_device(environ):
     else:
         environ["GEMS_VENDOR"] = found.vendor
         say(f"GEMS_VENDOR={found.vendor} ({found.why})")
+    taken = getattr(sys.modules.get("flag_gems"), "vendor_name", environ["GEMS_VENDOR"])  # a warm parent has imported it
+    if taken != environ["GEMS_VENDOR"]:
+        say(f"flag_gems was imported before this plugin, for {taken}; put -p _device_guard_plugin first")
     if found:
         say(describe_device(found.backend))
 

@@ -54,8 +54,8 @@ class Running:
         return True
 
 
-def start_attempt(screen, row, step, device, replay=""):
-    """Start run_pytest.sh for the planned `row` on `device`; `screen` as run_batch.py makes it."""
+def start_attempt(screen, row, step, device, replay="", warm=None):
+    """Start run_pytest.sh for the planned `row` on `device`; `screen` as run_batch.py makes it, `warm` its Pool."""
     attempts = screen.op_folder(row) / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)
     number = _next_number(attempts)
@@ -68,7 +68,10 @@ def start_attempt(screen, row, step, device, replay=""):
             **{name: str(path) for name, path in caches.items()}}
     if row.repo in VARIABLES:
         env[VARIABLES[row.repo]] = str(screen.trees[row.repo])
-    child = Child([screen.run_pytest, row.op, *row.nodes], tag=f"{screen.run_id}/{row.name}/{number}", env=env,
+    arguments = [row.op, *row.nodes]
+    if warm is not None:
+        env |= warm.offer(device, row.repo, arguments, env)
+    child = Child([screen.run_pytest, *arguments], tag=f"{screen.run_id}/{row.name}/{number}", env=env,
                   log=log, grace=screen.grace)
     return Running(child, number, folder, log, caches["TRITON_CACHE_DIR"], step, device, time.monotonic())
 

@@ -26,6 +26,7 @@ from screen.attempts import read_attempt, start_attempt, tidy_logs
 from screen.plan import PlannedOp, assign_by_hash
 from screen.retry import MEMORY, Step, decide_next
 from screen.settling import Settling
+from warm.pool import Pool
 
 POLL = 0.02
 
@@ -68,6 +69,9 @@ class Scheduler:
             task.step = Step("run", dtypes=tuple(split_list(screen.environ.get("DTYPES"))))
             by_name[task.row.device].queue.append(task)
         self.outcomes = {}
+        self._warm = None
+        if screen.environ.get("WARM") == "1" and not screen.environ.get("RUN_PYTEST"):
+            self._warm = Pool(screen.run, screen.run_id, screen.run_pytest, screen.grace)
 
     def run(self):
         """Until all is done or stopped; self.outcomes then has the status of every operator that got one.
@@ -101,7 +105,7 @@ class Scheduler:
             return
         slot.queue.remove(ready)
         slot.task = ready
-        slot.running = start_attempt(self._screen, ready.row, ready.step, slot.device, ready.replay)
+        slot.running = start_attempt(self._screen, ready.row, ready.step, slot.device, ready.replay, self._warm)
         self._report.started(slot.device.name, ready.row, slot.running.number)
 
     def _advance_running(self, slot, now, stops):
@@ -124,6 +128,8 @@ class Scheduler:
         slot.task = slot.running = None
         task.seconds += now - running.started
         self._report.freed(slot.device.name)
+        for note in self._warm.take_notes() if self._warm else ():
+            self._report.note(note)
         attempt = read_attempt(running)
         tidy_logs(running.folder.parent)
         if attempt is not None:
@@ -216,3 +222,5 @@ class Scheduler:
         for slot in self._slots:
             while slot.running is not None and not slot.running.child.advance(time.monotonic()):
                 time.sleep(POLL)
+        if self._warm is not None:
+            self._warm.close()

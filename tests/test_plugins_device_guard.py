@@ -144,5 +144,8 @@ def test_hung_vendor_command_is_never_started(tree, tmp_path):
 def test_guard_comes_before_later_plugins_and_conftests(tree):
     (tree / "stubs/early.py").write_text("import flag_gems\nprint('early sees', flag_gems.vendor_name)\n")
     assert "early sees nvidia\n" in run_plugin(tree, [PLUGIN, "early"], "test_plain.py").stdout
-    late = run_plugin(tree, ["early", PLUGIN], "test_plain.py", PATH="/usr/bin:/bin", GEMS_VENDOR="metax")
-    assert "flag_gems was imported before this plugin" in late.stdout
+    (tree / "stubs/wrong.py").write_text("import os\nos.environ['GEMS_VENDOR'] = 'metax'\nimport flag_gems\ndel os.environ['GEMS_VENDOR']\n")
+    late = run_plugin(tree, ["wrong", PLUGIN], "test_plain.py", PATH="/usr/bin:/bin")
+    assert "flag_gems was imported before this plugin, for metax" in late.stdout
+    same = run_plugin(tree, ["early", PLUGIN], "test_plain.py", PATH="/usr/bin:/bin", GEMS_VENDOR="nvidia")
+    assert "GEMS_VENDOR=nvidia" in same.stdout and "imported before" not in same.stdout

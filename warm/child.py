@@ -1,0 +1,83 @@
+"""child.py - what a fork of the warm parent does before it is anybody's `python -m pytest`.
+
+It takes on all that client.py sends, in a session of its own. What a fresh process has and a fork has not is made good:
+  - /proc/PID/environ is the memory in which the parent was started. The fork's environment is written there, the tag
+    first: a driver finds its processes by GEMSCREEN_TAG in that file (common/process.py).
+  - a child of the parent is not the client's child: the kernel KILLs it when the parent ends, and the parent KILLs it
+    when the client does.
+  - the random generators of numpy and of torch's CPU are seeded anew. Python's own does that by itself.
+"""
+import ctypes
+import os
+import resource
+import runpy
+import signal
+import sys
+
+PR_SET_PDEATHSIG = 1
+ENV_START, ENV_END = 47, 48     # fields of /proc/PID/stat (50, 51 in proc(5)) after "pid (name)"
+TAG = b"GEMSCREEN_TAG"
+
+
+def become(request, files, parent):
+    """Take on the `request` (client.py: describe_self) with `files` as 0, 1 and 2. OSError where something is refused."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+    for number, file in enumerate(files):
+        os.dup2(file, number)
+        os.close(file)
+    set_signals(request["ignored"])
+    os.chdir(request["cwd"])
+    os.umask(request["umask"])
+    os.sched_setaffinity(0, request["cores"])
+    if os.getpriority(os.PRIO_PROCESS, 0) != request["niceness"]:
+        os.setpriority(os.PRIO_PROCESS, 0, request["niceness"])
+    for name, limits in request["limits"].items():
+        if resource.getrlimit(getattr(resource, name)) != tuple(limits):
+            resource.setrlimit(getattr(resource, name), limits)
+    set_environment(request["environ"])
+    sys.argv = sys.orig_argv = list(request["argv"])
+    sys.path[0] = request["cwd"]        # as `python -m` has it
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()   # the CPU's; those of devices begin with a fixed seed
+
+
+def set_signals(ignored):
+    """Those of a Python that was started with the signals `ignored`."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def set_environment(environ):
+    """Make {bytes: bytes} the environment, and write it where /proc shows it."""
+    os.environ.clear()      # no pointer of the C library leads into the memory below any more
+    os.environb.update(environ)
+    with open("/proc/self/stat", "rb") as stream:
+        fields = stream.read().rpartition(b")")[2].split()
+    start, end = int(fields[ENV_START]), int(fields[ENV_END])
+    text = b""
+    for item in sorted(environ.items(), key=lambda item: (item[0] != TAG, len(item[1]))):
+        if len(text) + len(b"%s=%s\0" % item) < end - start:
+            text += b"%s=%s\0" % item
+    if start == 0:
+        raise OSError("/proc/self/stat does not say where the environment is")
+    ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
+    with open("/proc/self/environ", "rb") as stream:
+        if TAG in environ and not stream.read().startswith(b"%s=%s\0" % (TAG, environ[TAG])):
+            raise OSError("/proc/self/environ does not show this process's environment")
+
+
+def run_pytest():
+    """`python -m pytest` in this process. Never returns."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "warm"]:
+        del sys.modules[name]
+    arguments = sys.argv[3:]
+    sys.argv = ["pytest", *arguments]
+    runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+    sys.exit(0)

@@ -1,0 +1,168 @@
+"""client.py - one `python -m pytest` as a fork of a warm parent; where that cannot be, the plain process itself.
+
+USAGE    WARM_PYTHON=... WARM_FOLDER=... WARM_PYTHON -I -S warm/client.py -m pytest ARGUMENT ...
+         (warm/python does it, which run_pytest.sh takes for its $PYTHON)
+WHAT     Sends the parent (warm/server.py) its arguments, working directory, environment, umask, limits, ignored
+         signals, and its stdin, stdout and stderr; passes on the signals that it gets, and ends as the fork ends: with
+         the same exit status, or by the same signal. If it is KILLed, the parent KILLs the fork's session.
+PLAIN    WARM_PYTHON -m pytest ARGUMENT ... is run in this very process if the parent is not there, is not ready, or
+         declines. A parent that does not answer for ANSWER_LIMIT seconds is marked as broken, so that only one
+         operator waits for it. The fork begins only when this process says "go": nothing is ever run twice.
+NEEDS    Linux, the standard library without site-packages: it starts in 20 ms.
+"""
+import errno
+import marshal
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+ANSWER_LIMIT = 8.0      # seconds from the request, or from the parent's first fork, to an answer
+IMPORT_LIMIT = 300.0    # seconds for the parent's imports; the plain process would need as many
+PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main(argv):
+    """Run `argv` warm and end as it ends; else become the plain process."""
+    python, folder = os.environ.pop("WARM_PYTHON"), os.environ.pop("WARM_FOLDER")
+    try:
+        session, why = request_fork(folder, [python, *argv])
+    except OSError as error:
+        session, why = None, f"the warm parent is gone ({error})"
+    if session is None:
+        if why:
+            print(f"warm: plain process: {why}", file=sys.stderr, flush=True)
+        os.execv(python, [python, *argv])
+    end_as(follow(session))
+
+
+# ---- the parent's state: a file that it replaces
+
+def read_state(folder):
+    """(word, the rest) of FOLDER/state: importing, forking, ready or broken; "" without one."""
+    try:
+        with open(f"{folder}/state", encoding="utf-8") as stream:
+            return stream.read().partition(" ")[::2]
+    except FileNotFoundError:
+        return "", ""
+
+
+def mark_broken(folder, why):
+    """For those who come later, and for the driver, who says it."""
+    name = f"{folder}/state.{os.getpid()}"
+    with open(name, "w", encoding="utf-8") as stream:
+        stream.write(f"broken {why}")
+    os.replace(name, f"{folder}/state")
+
+
+def is_alive(pid):
+    """False for a process that ended, be it reaped or not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stream:
+            return stream.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
+
+
+def await_parent(folder):
+    """True once the parent is ready; False if it is broken, ended, or too slow, which is then marked."""
+    start = forking = time.monotonic()
+    while True:
+        word, pid = read_state(folder)
+        now = time.monotonic()
+        if word == "ready":
+            return True
+        if word == "broken":
+            return False
+        if word == "":
+            raise FileNotFoundError(f"{folder}: no state")
+        if not is_alive(pid):
+            mark_broken(folder, "the warm parent ended while it was starting")
+            return False
+        if word == "importing":
+            forking = now
+        if now - forking > ANSWER_LIMIT or now - start > IMPORT_LIMIT:
+            mark_broken(folder, f"a fork of the warm parent did not answer within {ANSWER_LIMIT:.0f} s"
+                        if word == "forking" else f"the warm parent imported for more than {IMPORT_LIMIT:.0f} s")
+            return False
+        time.sleep(0.01)
+
+
+# ---- the request
+
+def request_fork(folder, argv):
+    """(connection to the parent, ""), the fork begun; or (None, why it was declined, "" if the driver says it)."""
+    if not await_parent(folder):
+        return None, ""
+    connection = connect(folder)
+    gate, fork_side = socket.socketpair()
+    request = marshal.dumps(describe_self(argv))
+    socket.send_fds(connection, [struct.pack("=Q", len(request))], [0, 1, 2, fork_side.fileno()])
+    connection.sendall(request)
+    fork_side.close()
+    answer, _, _ = select.select([gate], [], [], ANSWER_LIMIT)
+    text = gate.recv(4096).decode(errors="replace") if answer else ""
+    if not answer:
+        mark_broken(folder, f"a fork of the warm parent did not answer within {ANSWER_LIMIT:.0f} s")
+        return None, ""
+    if text != "ready":
+        return None, text or "the fork ended before it began"
+    gate.sendall(b"go")
+    return connection, ""
+
+
+def connect(folder):
+    """A connection to FOLDER/socket by way of the folder's descriptor: a socket's own path is limited to 107 bytes."""
+    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(f"/proc/self/fd/{directory}/socket")
+    os.close(directory)
+    return connection
+
+
+def describe_self(argv):
+    """All that a process inherits and a fork of another parent does not."""
+    limits = {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIMIT_")}
+    umask = os.umask(0o077)
+    os.umask(umask)
+    ignored = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN
+               and number not in (signal.SIGPIPE, signal.SIGXFSZ)]     # Python itself ignores these two
+    return {"argv": argv, "cwd": os.getcwd(), "environ": dict(os.environb), "umask": umask, "limits": limits,
+            "ignored": [int(number) for number in ignored], "cores": sorted(os.sched_getaffinity(0)),
+            "niceness": os.getpriority(os.PRIO_PROCESS, 0)}
+
+
+# ---- while it runs, and its end
+
+def follow(connection):
+    """The fork's wait status. Signals of this process go to the parent, which hands them on."""
+    def pass_on(number, _frame):
+        connection.sendall(struct.pack("=i", number))
+    for number in PASSED_ON:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, pass_on)
+    data = connection.recv(4)
+    if len(data) == 4:
+        return struct.unpack("=i", data)[0]
+    print("warm: the parent of this process ended, and so did the process", file=sys.stderr, flush=True)
+    return int(signal.SIGKILL)
+
+
+def end_as(status):
+    """Exit as the fork did: with its exit status, or by its signal."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+        signal.pause()
+    sys.exit(os.WEXITSTATUS(status))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -23,6 +23,7 @@ from common.errors import INTEGRITY, UserError
 from common.inputs import list_knobs
 from common.state import (MARKER, SCHEMA, claim_directory, link_latest, read_json, sha256_file, utc_now, utc_stamp, write_json_atomic,
                           write_text_atomic)
+from screen.facts import describe_machine
 from screen.options import check_place, is_on
 from screen.plan import PLANNED, read_plan
 
@@ -220,7 +221,8 @@ def record_screen(screen, stale_by):
     knobs = {name: screen.environ.get(name, "") for name in (*SELECTION, *list_knobs(), *DRIVING)}
     facts = {"schema": SCHEMA, "run_id": old.get("run_id") or uuid.uuid4().hex, "created": old.get("created") or utc_now(),
              "repos": screen.tree_facts, "knobs": knobs, "devices": [device.name for device in screen.devices],
-             "models": screen.models, "vendor": screen.devices[0].vendor, "versions": screen.versions, "stale_by": stale_by}
+             "models": screen.models, "vendor": screen.devices[0].vendor, "versions": screen.versions, "stale_by": stale_by,
+             **describe_machine()}
     write_json_atomic(screen.run / "screen.json", facts)
     return facts["run_id"], list(_list_changes(old, facts)) if old.get("run_id") else []
 
@@ -243,6 +245,8 @@ def _list_changes(old, new):
         if before != after:
             is_version = all(isinstance(each, (str, type(None))) for each in (before, after))
             yield f"{name} ({before or 'none'} -> {after or 'none'})" if is_version else f"build of {name}"
+    if old.get("driver", new["driver"]) != new["driver"]:
+        yield f"driver ({old['driver'] or 'unknown'} -> {new['driver'] or 'unknown'})"
     for name in ("devices", "models"):
         if old.get(name, new[name]) != new[name]:
             yield f"{name} ({', '.join(map(str, old[name]))} -> {', '.join(new[name])})"

@@ -192,6 +192,15 @@ def test_a_set_of_shapes_is_kept_in_the_screens_own_directory(stub):
     assert merged.startswith(f"{stub.latest}/shapes/core-main-") and not (stub.runs / "shapes").exists()
 
 
+def test_another_driver_is_said(stub):
+    """Results stay: a driver is no input, as it does not compile."""
+    assert stub.run("--ops", "abs") == 0
+    facts = json.loads((stub.latest / "screen.json").read_text())
+    (stub.latest / "screen.json").write_text(json.dumps(facts | {"driver": "1.2.3"}))
+    assert stub.run("--ops", "abs", "--run", str(stub.latest)) == 0
+    assert f"changed since this screen was started last: driver (1.2.3 -> {facts['driver'] or 'unknown'})" in stub.output()
+
+
 # ---- damage
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"run_id": 5, "created": "2026-11-30T00:00:00Z"}', '{"run_id": "a", "created": "now"}',

@@ -60,6 +60,8 @@ def test_a_screen(stub):
     facts = json.loads((stub.latest / "screen.json").read_text())
     assert facts["devices"] == ["host:0", "host:1", "host:2"] and facts["vendor"] == "host"
     assert facts["repos"]["main"]["tree"] == str(stub.tree)
+    head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    assert facts["harness"] == head and isinstance(facts["driver"], str)
     assert names(stub.read_csv("summary.csv")) == ["abs", "add", "mm"]
 
 

@@ -326,7 +326,7 @@ stop() { # SIGNAL-NUMBER: end pytest, by force in the end
 }
 
 run_pytest() { # sets status, and caught if a signal arrived
-    local trapped=1 log_failed=0 first last
+    local trapped=1 log_failed=0 reader mark
     trap 'trapped=1 log_failed=1' USR1
     open_log
     cd "$RUN_DIR" # upstream's conftest.py writes its files to the working directory
@@ -341,11 +341,7 @@ run_pytest() { # sets status, and caught if a signal arrived
         wait "$pytest_pid" || status=$?
     done
     [ "$status" -ge 0 ] || status=$((128 + caught)) # bash's answer about a child that the trap saw end
-    if ! await_end "$first"; then # not worth a time limit: the tests are done
-        kill -KILL "$first"
-        echo "run_pytest.sh: a process that the tests left behind still held their output" | write_log || fail_log
-    fi
-    await_end "$last" || log_failed=1
+    close_log || log_failed=1
     [ "$log_failed" -eq 0 ] || fail_log
 }
 

@@ -61,13 +61,13 @@ class Child:
         """True once the command and every descendant are gone (or given up); then it is reaped."""
         if self._is_done:
             return True
-        if not self._leader_exited() and (self._deadline is None or now < self._deadline):
+        if not self.has_exited() and (self._deadline is None or now < self._deadline):
             return False
         if now < self._next_scan:
             return False
         self._next_scan = now + _SCAN_EVERY
         alive = find_members(self.pid, self.tag)
-        if not alive and self._leader_exited():
+        if not alive and self.has_exited():
             self.returncode, self._is_done = self._popen.wait(), True
             return True
         if self._signalled is None:                 # the command ended and left some behind
@@ -82,7 +82,7 @@ class Child:
             _signal_pids(alive, signal.SIGKILL)
         return False
 
-    def _leader_exited(self):
+    def has_exited(self):
         """True if the command itself ended. It stays a zombie, so that its group's number cannot be reused."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
 

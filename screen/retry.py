@@ -25,7 +25,7 @@ _MEMORY = re.compile(r"OutOfMemoryError|ERROR_OUT_OF_MEMORY|\bout of memory\b", 
 _LOCK = re.compile(r"database (?:table )?is locked")
 _DISK = re.compile(r"No space left on device|Disk quota exceeded")
 _CACHE_CODE = re.compile(r"triton/(?:runtime/cache|compiler/compiler|runtime/build)\.py")
-_CACHE_ERRORS = r"(?:FileNotFoundError|ImportError|EOFError|OSError)\b.*"
+_CACHE_ERRORS = ("FileNotFoundError", "ImportError", "EOFError", "OSError")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ def name_infrastructure(text, cache_dir):
     """Which part of the machine a failed attempt's log blames: memory, cache, lock, disk, or "" for none of them.
 
     `cache_dir` is the attempt's TRITON_CACHE_DIR. A JSON or file error counts as `cache` only if it came out of
-    Triton's cache code or names a file in that directory; an operator may raise them too.
+    Triton's cache code or names a file in that directory; an operator may raise them too. The time that this takes is
+    linear in `text`, whatever it holds.
     """
     if _DISK.search(text):
         return DISK
@@ -79,6 +80,7 @@ def name_infrastructure(text, cache_dir):
         return LOCK
     if "JSONDecodeError" in text and _CACHE_CODE.search(text):
         return CACHE
-    if re.search(_CACHE_ERRORS + re.escape(str(cache_dir)), text):
+    before = [line.partition(str(cache_dir))[0] for line in text.splitlines() if str(cache_dir) in line]
+    if any(error in part for part in before for error in _CACHE_ERRORS):
         return CACHE
     return MEMORY if _MEMORY.search(text) else ""

@@ -117,7 +117,7 @@ class Scheduler:
             running.child.end(now)
         elif stops > 1:
             running.child.kill(now)
-        elif running.ended == "exit" and now - running.started > self._screen.timeout:
+        elif running.ended == "exit" and now - running.started > self._screen.timeout and not running.child.has_exited():
             running.ended = "timeout"
             running.child.end(now)
         if running.child.advance(now):

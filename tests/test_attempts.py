@@ -89,3 +89,9 @@ def test_a_run_that_lost_something_is_never_ok(stub, snippet, status, reason):
     stub.behave("abs", snippet)
     assert stub.run("--ops", "abs", "--retries", "0") == 1
     assert (stub.marker("abs")["status"], stub.marker("abs")["reason"]) == (status, reason)
+
+
+def test_what_an_operator_left_behind_costs_it_no_timeout(stub):
+    stub.behave("abs", "(trap '' TERM; sleep 60) & table; test_line passed; finish 0")
+    assert stub.run("--ops", "abs", TIMEOUT="1.5", GRACE_S="2.5") == 0
+    assert stub.statuses() == {"abs": "ok"} and stub.list_processes() == []

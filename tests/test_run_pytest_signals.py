@@ -94,7 +94,7 @@ def test_process_left_behind_does_not_hold_the_run(tree):
             import subprocess
             print("left:", subprocess.Popen(["sleep", "60"], start_new_session=True).pid)
         """)
-    ended = run_script(tree, "one", node, KILL_AFTER_S=1, timeout=30)
+    ended = run_script(tree, "one", node, KILL_AFTER_S=50, timeout=30)
     log = (tree / "run/run.log").read_text()
     os.kill(int(re.search(r"left: (\d+)", log)[1]), signal.SIGKILL)
     assert ended.returncode == 0

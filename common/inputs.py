@@ -2,11 +2,11 @@
 
 A `.complete` marker holds the digest of these components; a component that differs names why it is stale:
 
-    nodes     the pytest node ids            files     content of the benchmark files that hold them
+    nodes     the pytest node ids            files     content of the benchmark files that hold them, and of those they import
     knobs     run_pytest.sh's own            shared    base.py, conftest.py, consts.py, core_shapes.yaml, ... of the tree
     shapes    content of SHAPES              tree      upstream commit, and what differs from it outside benchmark/, tests/
     versions  Python, torch, triton, ...; their builds
-    switches  TRITON_*, FLAGTREE_*, ...      runner    run_pytest.sh and plugins/
+    switches  TRITON_*, FLAGTREE_*, ...      runner    run_pytest.sh (its comments left out), plugins/, common/log_pipe.*
     device    host device, or vendor and model   replay    content of the record that is replayed
 
 Requirements: the standard library, git. Limits: of files that git does not track only those with the suffixes
@@ -37,6 +37,8 @@ MODES = ("kernel", "operator", "wrapper", "cudagraph")
 PACKAGES = ("torch", "triton", "flagtree", "flag_gems", "flaggems_vllm")
 SOURCES = (".py", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 
+_KNOB = re.compile(r'^(: "\$\{\w+:=[^}]*\}") *#.*')     # a line of run_pytest.sh's config section
+_IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t].*$", re.M)
 _ASK_VERSIONS = """
 import importlib.util, json, os, pathlib, platform, sys
 from importlib.metadata import PackageNotFoundError, version
@@ -120,9 +122,11 @@ def digest_shared(tree, folder):
 
 
 def digest_runner(run_pytest):
-    """Digest of what runs an operator: run_pytest.sh (or what stands in for it) and the plugins."""
-    plugins = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "plugins").rglob("*.py"))]
-    return sha256_json([sha256_file(run_pytest), sha256_tree(ROOT, plugins)])
+    """Digest of what makes the figures: run_pytest.sh (or what stands in for it), the plugins, the way to run.log."""
+    names = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "plugins").rglob("*")) if path.suffix in SOURCES]
+    script = Path(run_pytest).read_text(encoding="latin-1")
+    code = [_KNOB.sub(r"\1", line) for line in script.splitlines() if line.strip() and not re.match(r"\s*#(?!!)", line)]
+    return sha256_json([code, sha256_tree(ROOT, [*names, "common/log_pipe.py", "common/log_pipe.sh"])])
 
 
 def list_screen_inputs(environ, run_pytest, versions, vendor, models):
@@ -151,7 +155,7 @@ def list_repo_inputs(screen_inputs, tree, tree_facts, suite):
 
 def list_op_inputs(repo_inputs, tree, nodes, shapes, replay):
     """All components of one operator. `shapes`: a file or "", `replay`: a directory, a file or ""."""
-    files = sorted({node.partition("::")[0] for node in nodes})
+    files = list_files(tree, {node.partition("::")[0] for node in nodes})
     return {
         **repo_inputs,
         "nodes": sha256_json(sorted(nodes)),
@@ -159,6 +163,20 @@ def list_op_inputs(repo_inputs, tree, nodes, shapes, replay):
         "files": sha256_tree(tree, files),
         "replay": _digest_record(replay) if replay else "",
     }
+
+
+def list_files(tree, files):
+    """The benchmark files `files`, and those beside them that they import (base.py and its like are `shared`)."""
+    found, waiting = set(), sorted(files)
+    while waiting:
+        name = waiting.pop()
+        path = Path(tree) / name
+        if name not in found and path.is_file():
+            imports = " ".join(_IMPORT.findall(path.read_text(encoding="utf-8", errors="replace")))
+            siblings = [path.with_name(f"{module}.py") for module in set(re.findall(r"\btest_\w+", imports))]
+            waiting += [sibling.relative_to(tree).as_posix() for sibling in siblings if sibling.is_file()]
+        found.add(name)
+    return sorted(found)
 
 
 def split_list(text):

@@ -87,3 +87,9 @@ def test_infrastructure_is_tried_again_after_a_pause():
 ])
 def test_infrastructure_is_told_from_an_operators_failure(text, expected):
     assert name_infrastructure(text, "/cache/6/triton") == expected
+
+
+def test_a_text_that_repeats_an_errors_name_is_read_in_linear_time():
+    text = "OSError " * 200_000     # a pattern that backtracks needs an hour
+    assert name_infrastructure(text, "/cache/6/triton") == ""
+    assert name_infrastructure(text + "/cache/6/triton/k.json", "/cache/6/triton") == "cache"

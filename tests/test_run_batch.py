@@ -210,7 +210,7 @@ def test_a_stale_marker_is_run_again_and_said(stub, what):
         (stub.tree / "src/kernel.py").write_text("")
     elif what == "stub":
         with open(stub.stub, "a") as stream:
-            stream.write("# changed\n")
+            stream.write("true\n")
     elif what == "knob":
         variables["LEVEL"] = "core"
     elif what == "marker":
@@ -224,6 +224,19 @@ def test_a_stale_marker_is_run_again_and_said(stub, what):
         assert f"again (changed: {again})" in stub.output()
     if what == "knob":
         assert "changed since this screen was started last: LEVEL (unset -> core)" in stub.output()
+
+
+def test_a_file_that_a_benchmark_imports_is_its_input_and_a_comment_of_the_runner_is_none(stub):
+    run = ["--run", str(stub.runs / "mine")]
+    (stub.tree / "benchmark/test_abs.py").write_text("import os\nfrom .test_base_of import (Base, Other)\n")
+    (stub.tree / "benchmark/test_base_of.py").write_text("from benchmark.test_root import Root\n")
+    (stub.tree / "benchmark/test_root.py").write_text("from .test_abs import again\n")
+    assert stub.run(*run) == 0
+    stub.stub.write_text(stub.stub.read_text() + "\n    # a comment\n")
+    assert stub.run(*run) == 0 and "stale" not in stub.output()
+    (stub.tree / "benchmark/test_root.py").write_text("# changed\n")
+    assert stub.run(*run) == 0 and "stale: 1 complete operator again (changed: files)" in stub.output()
+    assert [stub.attempts(op) for op in ("abs", "add")] == [["1", "2"], ["1"]]
 
 
 def test_without_run_another_selection_is_another_screen(stub):

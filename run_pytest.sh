@@ -2,6 +2,8 @@
 # run_pytest.sh - run one operator's benchmark (or its tests) into one run directory.
 #
 # USAGE    [KNOB=VALUE ...] ./run_pytest.sh OP [NODE ...]
+#          [KNOB=VALUE ...] ./run_pytest.sh --check      checks the knobs, and that there is a Python with pytest, a tree
+#                                                        and a device; makes nothing
 #            ./run_pytest.sh abs
 #            DTYPES=float16 RUN_DIR=/tmp/mm ./run_pytest.sh mm benchmark/test_mm.py::test_mm
 #          OP names the operator. NODEs are pytest node ids relative to the tree; without any, those of the inventory
@@ -13,7 +15,11 @@
 #            exit.json    {"schema": 1, "pytest_exit": 0}, only if pytest ended by itself
 #            tests.jsonl  one line per test (plugins/_pretty_report_plugin.py)
 #            session.jsonl  how far pytest got, and every table that it printed (the same)
-#            samples.jsonl  every sample of every figure (plugins/_cudagraph_plugin.py)
+#            autotune.json  what the tuner chose, for REPLAY_FROM (plugins/_autotune_record_plugin.py)
+#            samples.jsonl  every sample of every figure, on a card (plugins/_cudagraph_plugin.py)
+#            launches.json  which kernels ran, on the host device (plugins/_host_device_plugin.py)
+#            index.tsv, ir/  compiled kernels, with IR_META=1 (plugins/_ir_meta_plugin.py)
+#            cache/         with TUNER_CACHE=isolated; and what upstream writes into its working directory
 #          run.log begins and ends so (a blank value: upstream's default):
 #            ==== gemscreen begin ====            ==== gemscreen end ====
 #            schema: 1                            pytest_exit: 0
@@ -125,6 +131,9 @@ find_nodes() { # OP NODE...; sets NODES
     done
 }
 
+# benchmark/conftest.py: the choices of --dtypes; common/inputs.py has the same.
+readonly UPSTREAM_DTYPES='float16 float32 bfloat16 int16 int32 bool complex64'
+
 check_knobs() {
     local dtype plugin
     check_choice LEVEL core comprehensive
@@ -141,8 +150,8 @@ check_knobs() {
     check_number ATTEMPT KILL_AFTER_S
     DTYPES=${DTYPES//[[:space:]]/}
     for dtype in ${DTYPES//,/ }; do
-        [[ $dtype =~ ^(float(16|32|64|8_e[a-z0-9]+)|bfloat16|u?int(8|16|32|64)|bool|complex(64|128)|cfloat)$ ]] ||
-            die 2 "DTYPES: $dtype: is no torch dtype; give a comma list, as float16,bfloat16"
+        [[ " $UPSTREAM_DTYPES " == *" $dtype "* ]] ||
+            die 2 "DTYPES: $dtype: upstream's benchmarks do not know it; valid are: $UPSTREAM_DTYPES, as a comma list"
     done
     check_choice CHECK_SHAPES 0 1
     if [ -n "$REPLAY_FROM" ]; then
@@ -354,14 +363,15 @@ main() {
         '') die 2 "OP: missing; usage: [KNOB=VALUE ...] ./run_pytest.sh OP [NODE ...]" ;;
     esac
     OP=$1 pytest_pid='' status=0 caught=0
-    [[ $OP =~ ^[A-Za-z0-9_.+-]+$ ]] || die 2 "OP: $OP: is no operator's name; letters, digits and _.+- only"
+    [[ $OP == --check || $OP =~ ^[A-Za-z0-9_.+-]+$ ]] || die 2 "OP: $OP: is no operator's name; letters, digits and _.+- only"
     check_knobs
     choose_python
     choose_tree
-    find_nodes "$@"
+    [ "$OP" = --check ] || find_nodes "$@"
     find_shapes
     choose_device
     choose_timer
+    [ "$OP" != --check ] || exit 0
     export_environment
     build_arguments
     # With everything that an operator's pytest gets, become the parent of such (warm/server.py).

@@ -24,7 +24,7 @@ RESUME   An operator with a .complete marker is not run again as long as its inp
 DEVICES  As written: 6,7 or UUIDs or MIG ids or host:0,host:1. A child sees exactly one. Without DEVICES those of the
          caller's own variable (CUDA_VISIBLE_DEVICES, ...), else all; where torch sees none, the host device.
 OTHER    PYTHON       of the children (.venv/bin/python beside this script, else this one)
-         RUNS         where screens go (runs)          OPS_DIR  the inventories (ops)      RUN_PYTEST  (run_pytest.sh)
+         RUNS         where screens go (runs)          OPS_DIR  the inventories (ops)      RUN_PYTEST  (run_pytest.sh; one that knows --check)
          GRACE_S      seconds from TERM to KILL (15)   RETRY_PAUSE_S  before infrastructure is tried again (10)
          Compile and tuner caches: one of each per device in RUNS/.cache, or below TRITON_CACHE_DIR, FLAGGEMS_CACHE_DIR.
          WARM         1: each operator's pytest is a fork of a parent that has imported everything (warm/server.py);
@@ -52,6 +52,7 @@ from common.shapes import find_shapes
 from common.state import hold_lock, read_marker
 from common.trees import ROOT, find_trees
 from screen import directory as screens, options, plan, replay, resume
+from screen.attempts import check_runner
 from screen.interrupts import Interrupts
 from screen.progress import Progress, say
 from screen.scheduler import Scheduler
@@ -95,6 +96,7 @@ def prepare(environ, scratch):
         versions=versions, devices=devices,
         timeout=numbers["TIMEOUT"], retries=numbers["RETRIES"], grace=numbers["GRACE_S"], pause=numbers["RETRY_PAUSE_S"],
         settle=numbers["SETTLE_S"])
+    check_runner(screen, sorted(trees)[0])
     return screen, ops, planned
 
 

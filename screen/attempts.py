@@ -20,7 +20,7 @@ from pathlib import Path
 from common.devices import Device, apply_changes, child_environment
 from common.errors import REFUSED, USAGE, UserError
 from common.outcome import Outcome, classify_attempt, normalize_error, unsupported_dtypes
-from common.process import Child
+from common.process import Child, run_bounded
 from common.runlog import parse_runlog
 from common.session import never_started, read_session
 from common.trees import VARIABLES
@@ -28,6 +28,7 @@ from screen.results import read_pytest_exit, read_tests
 from screen.retry import Attempt, Step, name_infrastructure
 
 LOG_TAIL = 400_000      # bytes at the end of a log that are searched for what the machine did wrong
+CHECK_LIMIT = 120.0     # seconds for run_pytest.sh --check, which asks torch where it has to
 MIN_FREE = 1 << 20      # bytes; with less than that no log can be trusted to be whole
 
 
@@ -54,6 +55,15 @@ class Running:
         return True
 
 
+def check_runner(screen, repo):
+    """Ask run_pytest.sh --check, which makes nothing, about the knobs that only it judges. UserError if it refuses them."""
+    env = _make_environ(screen, repo, screen.devices[0]) | {"REPLAY_FROM": "", "SHAPES": ""}     # checked by run_batch.py
+    code, output = run_bounded([screen.run_pytest, "--check"], env=env, timeout=CHECK_LIMIT)
+    if code != 0:
+        last = (output.strip().splitlines() or [f"{screen.run_pytest} --check: exit status {code}"])[-1]
+        raise UserError(last.removeprefix("run_pytest.sh: error: "), USAGE if code == USAGE else REFUSED)
+
+
 def start_attempt(screen, row, step, device, replay="", warm=None):
     """Start run_pytest.sh for the planned `row` on `device`; `screen` as run_batch.py makes it, `warm` its Pool."""
     attempts = screen.op_folder(row) / "attempts"
@@ -61,13 +71,10 @@ def start_attempt(screen, row, step, device, replay="", warm=None):
     number = _next_number(attempts)
     folder, log = attempts / str(number), attempts / f"{number}.driver.log"
     caches = _cache_folders(screen, device, folder if step.fresh_cache else None)
-    env = apply_changes(screen.environ, child_environment(device, screen.environ, len(screen.devices)))
-    env |= {"REPO": row.repo, "RUN_DIR": str(folder), "ATTEMPT": str(number), "FALLBACK": step.fallback,
-            "DTYPES": ",".join(step.dtypes), "DEVICE": device.name, "DEVICES": device.name, "PYTHON": screen.python,
-            "REPLAY_FROM": replay, "SHAPES": screen.shapes.get(row.repo, ""), "CHECK_SHAPES": "0",
-            **{name: str(path) for name, path in caches.items()}}
-    if row.repo in VARIABLES:
-        env[VARIABLES[row.repo]] = str(screen.trees[row.repo])
+    env = _make_environ(screen, row.repo, device) | {
+        "RUN_DIR": str(folder), "ATTEMPT": str(number), "FALLBACK": step.fallback, "DTYPES": ",".join(step.dtypes),
+        "REPLAY_FROM": replay, "SHAPES": screen.shapes.get(row.repo, ""), "CHECK_SHAPES": "0",
+        **{name: str(path) for name, path in caches.items()}}
     arguments = [row.op, *row.nodes]
     if warm is not None:
         env |= warm.offer(device, row.repo, arguments, env)
@@ -123,6 +130,13 @@ def tidy_logs(attempts):
 def _next_number(attempts):
     taken = [int(match[0]) for path in attempts.iterdir() if (match := re.match(r"\d+", path.name))]
     return max(taken, default=0) + 1
+
+
+def _make_environ(screen, repo, device):
+    """What every call of run_pytest.sh for `repo` on `device` has in its environment."""
+    env = apply_changes(screen.environ, child_environment(device, screen.environ, len(screen.devices)))
+    env |= {"REPO": repo, "DEVICE": device.name, "DEVICES": device.name, "PYTHON": screen.python}
+    return env | ({VARIABLES[repo]: str(screen.trees[repo])} if repo in VARIABLES else {})
 
 
 def _cache_folders(screen, device, fresh):

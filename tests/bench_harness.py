@@ -27,6 +27,7 @@ WALL_LIMIT, MEMORY_LIMIT = 60.0, 300.0      # seconds beyond the stubs, MB
 
 # One process per operator, as little as a benchmark can do.
 FAST_STUB = r"""#!/bin/bash
+[ "$1" != --check ] || exit 0
 mkdir "$RUN_DIR" || exit 3
 echo "run directory: $RUN_DIR"
 printf '==== gemscreen begin ====\nschema: 1\nrepo: main\nop: %s\nmode: kernel\nlevel: core\n====\n

@@ -31,6 +31,7 @@ FOREIGN = re.compile(r"^(OPS|MATCH|DTYPES|LEVEL|MODE|SHAPES|TIMER|CACHE|RUN|RUNS
 
 STUB = r"""#!/bin/bash
 set -u
+[ "$1" != --check ] || exit 0
 op=$1; shift
 mkdir "$RUN_DIR" || exit 3
 echo "run directory: $RUN_DIR"

@@ -1,7 +1,7 @@
 """screen/attempts.py through run_batch.py: what is an outcome of an operator, and what is the environment's fault."""
 import pytest
 
-from screen_stub import StubScreen
+from screen_stub import ROOT, StubScreen
 
 
 @pytest.fixture
@@ -23,10 +23,22 @@ def test_a_refusal_of_run_pytest_is_no_outcome_and_keeps_earlier_ones(stub, code
     run = stub.runs / "mine"
     assert stub.run("--run", str(run)) == 0
     before = read_markers(stub, run)
-    stub.stub.write_text(f"#!/bin/sh\necho 'a warning' >&2\necho '{text}' >&2\nexit {code}\n")
+    stub.stub.write_text(f"#!/bin/sh\n[ $1 != --check ] || exit 0\necho 'a warning' >&2\necho '{text}' >&2\nexit {code}\n")
     assert stub.run("--run", str(run), WARMUP_MS="7") == expected
     assert stub.output().count(text.removeprefix("run_pytest.sh: error: ")) == 1 and "Traceback" not in stub.output()
     assert len(before) == 3 and read_markers(stub, run) == before
+
+
+@pytest.mark.parametrize("knobs, text", [
+    ({"TIMER": "grpah"}, "TIMER: grpah: unknown; valid are: host"), ({"WARMUP_MS": "1s"}, "WARMUP_MS: 1s: is no whole number"),
+    ({"PLUGINS": "_no_plugin"}, "PLUGINS: _no_plugin: no plugins/_no_plugin.py")])
+def test_a_knob_that_only_run_pytest_judges_is_refused_before_anything_is_made(stub, knobs, text):
+    run = stub.runs / "mine"
+    assert stub.run("--run", str(run)) == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert stub.run("--run", str(run), RUN_PYTEST=ROOT / "run_pytest.sh", **knobs) == 2
+    assert stub.output().count(f"run_batch.py: error: {text}") == 1
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
 
 
 @pytest.mark.parametrize("words, pytest_exit, reason", [

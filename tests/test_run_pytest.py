@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from common.inputs import DTYPES, list_knobs
 from common.runlog import parse_runlog
 from stub_tree import ROOT, add_benchmark, make_env, make_tree, run_script, script_command, wait_for
 
@@ -260,6 +261,7 @@ def read_terminal(master):
         ({"HOST_MODE": "run"}, 2, ["HOST_MODE: run: ", "execute compile"]),
         ({"ITER_MS": "1.5"}, 2, ["ITER_MS: 1.5: "]),
         ({"DTYPES": "float16,flaot32"}, 2, ["DTYPES: flaot32: "]),
+        ({"DTYPES": "float64"}, 2, ["DTYPES: float64: ", *DTYPES]),
         ({"SHAPES": "/no/such.yaml"}, 2, ["SHAPES: /no/such.yaml: no such file"]),
         ({"PLUGINS": "_pretty_report_plugn"}, 2, ["PLUGINS: _pretty_report_plugn: ", "_pretty_report_plugin.py"]),
         ({"FLAGGEMS_DIR": "/"}, 2, ["FLAGGEMS_DIR: /: is no checkout"]),
@@ -357,6 +359,23 @@ def test_script_passes_shellcheck():
     except FileNotFoundError:
         pytest.skip("shellcheck is not installed")
     assert ended.returncode == 0, ended.stdout
+
+
+def test_help_has_every_knob_and_every_file(tree):
+    text = run_script(tree, "--help").stdout
+    knobs = re.findall(r"^ {11}([A-Z_]+)=", text.partition("\nKNOBS ")[2], re.M)
+    assert set(list_knobs()) < set(knobs) and len(knobs) == len(set(knobs))
+    assert "\n           LEVEL=core             core | comprehensive: how many shapes\n" in text
+    for name in ("run.log", "exit.json", "tests.jsonl", "session.jsonl", "autotune.json", "samples.jsonl", "launches.json"):
+        assert re.search(rf"^ {{11}}{name} ", text, re.M), name
+
+
+def test_check_judges_the_knobs_and_makes_nothing(tree):
+    before = sorted(tree.rglob("*"))
+    ended = run_script(tree, "--check", HOST_TARGET="cuda:90")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    assert run_script(tree, "--check", LEVEL="cor").returncode == 2
+    assert sorted(tree.rglob("*")) == before
 
 
 # The real thing -------------------------------------------------------------------------------------------------

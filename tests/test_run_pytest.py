@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from common.inputs import DTYPES, list_knobs
+from common.inputs import DTYPES
 from common.runlog import parse_runlog
 from stub_tree import ROOT, add_benchmark, make_env, make_tree, run_script, script_command, wait_for
 
@@ -361,11 +361,8 @@ def test_script_passes_shellcheck():
     assert ended.returncode == 0, ended.stdout
 
 
-def test_help_has_every_knob_and_every_file(tree):
+def test_help_names_every_file(tree):
     text = run_script(tree, "--help").stdout
-    knobs = re.findall(r"^ {11}([A-Z_]+)=", text.partition("\nKNOBS ")[2], re.M)
-    assert set(list_knobs()) < set(knobs) and len(knobs) == len(set(knobs))
-    assert "\n           LEVEL=core             core | comprehensive: how many shapes\n" in text
     for name in ("run.log", "exit.json", "tests.jsonl", "session.jsonl", "autotune.json", "samples.jsonl", "launches.json"):
         assert re.search(rf"^ {{11}}{name} ", text, re.M), name
 

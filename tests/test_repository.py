@@ -82,3 +82,9 @@ def test_help_lists_the_knobs(name):
     listed = dict(re.findall(r"^KNOB     ([A-Z_]+)=(\S*)  \S", done.stdout, re.M))
     assert done.returncode == 0 and done.stdout.startswith(f"{name} - ")
     assert listed == {knob: default for knob, default in read_config(name).items() if knob != "PLUGINS"}
+
+
+def test_the_map_in_the_readme_is_whole():
+    shown = (ROOT / "README.md").read_text().partition("## Where things are")[2]
+    names = {name.partition("/")[0] + "/" * ("/" in name) for name in git(ROOT, "ls-files").splitlines()}
+    assert sorted(n for n in names if not n.startswith(".") and n not in ("README.md", "LICENSE") and f"    {n} " not in shown) == []

@@ -27,8 +27,8 @@ OTHER    PYTHON       of the children (.venv/bin/python beside this script, else
          RUNS         where screens go (runs)          OPS_DIR  the inventories (ops)      RUN_PYTEST  (run_pytest.sh; one that knows --check)
          GRACE_S      seconds from TERM to KILL (15)   RETRY_PAUSE_S  before infrastructure is tried again (10)
          Compile and tuner caches: one of each per device in RUNS/.cache, or below TRITON_CACHE_DIR, FLAGGEMS_CACHE_DIR.
-         WARM         1: each operator's pytest is a fork of a parent that has imported everything (warm/server.py);
-                      where that is not safe it is said, and a plain process taken. 0: always plain processes (default)
+         WARM         1 (default): each operator's pytest is a fork of a parent that has imported everything, where that is
+                      safe, which is said otherwise (warm/server.py). 0: always a plain process
          SETTLE_S     seconds that a device's memory may take to become free after a kill (60); else it is left out
 EXIT     0 all ok, skipped or dismissed; 1 an operator is none of these; 2 usage; 3 the environment was refused (a device
          that does not exist or is in use, a second screen in the directory, a full disk); 130 interrupted: go on with the same call.
@@ -80,7 +80,7 @@ def prepare(environ, scratch):
     numbers = {name: options.read_number(environ, name, default) for name, default in options.NUMBERS.items()}
     inputs.check_knobs(environ)
     inputs.check_choice("SHARD", environ.setdefault("SHARD", "hash"), plan.SHARDS)
-    inputs.check_choice("WARM", environ.setdefault("WARM", "0"), ("0", "1"))
+    inputs.check_choice("WARM", environ.setdefault("WARM", "1"), ("0", "1"))
     trees = find_trees(environ)
     replay.check_replay(environ)
     ops_dir = Path(environ.get("OPS_DIR") or ROOT / "ops")

@@ -53,6 +53,16 @@ def test_ending():
     if ending.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, ending))
 """
+LEAVES = """
+import atexit, os, sys, threading, time
+def write(text):
+    print(text, flush=True)
+def test_leaves():
+    atexit.register(write, "AT EXIT")
+    threading.Thread(target=lambda: (time.sleep(0.3), write("THREAD"))).start()
+    sys.unclosed = open("unclosed", "w")
+    sys.unclosed.write("whole")
+"""
 WAITS = """
 import os, signal, subprocess, time
 def test_waits():
@@ -140,6 +150,13 @@ def test_it_ends_as_a_plain_process_ends(parent, ending):
     expected = {"": 0, "fail": 1, "0": 0, "7": 7}.get(ending) if not ending.startswith("SIG") else -getattr(signal, ending)
     code, output = parent.run("test_ends.py", environ={PER_RUN: ending})
     assert "warm:" not in output and code == expected, output
+
+
+def test_an_end_waits_for_threads_and_leaves_nothing_unwritten(parent):
+    (parent.folder / "test_leaves.py").write_text(LEAVES)
+    code, output = parent.run("test_leaves.py")
+    assert code == 0 and output.index("THREAD") < output.index("AT EXIT"), output
+    assert (parent.folder / "unclosed").read_text() == "whole"
 
 
 def test_nothing_collected_and_bad_usage_have_pytests_status(parent):

@@ -7,12 +7,17 @@ It takes on all that client.py sends, in a session of its own. What a fresh proc
     when the client does.
   - the random generators of numpy and of torch's CPU are seeded anew. Python's own does that by itself.
 """
+import atexit
+import contextlib
 import ctypes
+import gc
+import io
 import os
 import resource
 import runpy
 import signal
 import sys
+import threading
 
 PR_SET_PDEATHSIG = 1
 ENV_START, ENV_END = 47, 48     # fields of /proc/PID/stat (50, 51 in proc(5)) after "pid (name)"
@@ -79,5 +84,26 @@ def run_pytest():
         del sys.modules[name]
     arguments = sys.argv[3:]
     sys.argv = ["pytest", *arguments]
-    runpy.run_module("pytest", run_name="__main__", alter_sys=True)
-    sys.exit(0)
+    code = 0
+    try:
+        runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code
+        if code is not None and not isinstance(code, int):
+            print(code, file=sys.stderr)
+            code = 1
+    except BaseException:  # noqa: BLE001 - as the interpreter does it
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    leave(code or 0)
+
+
+def leave(code):
+    """End as an interpreter does, but for taking apart what the parent imported: that would copy each of its pages."""
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for item in [sys.stdout, sys.stderr, *gc.get_objects()]:
+        if isinstance(item, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+            with contextlib.suppress(OSError, ValueError):
+                item.flush()        # a file that nobody closed
+    os._exit(code & 0xFF)

@@ -26,17 +26,20 @@ from common.state import read_json, read_marker, sha256_json
 
 REPLAY = re.compile(r"^AUTOTUNE_REPLAY (\w+): (.*?) from=", re.M)
 HARMLESS = ("used=", "unused=")  # every other outcome of a replay is a launch that did not use the record
+GAP_NOISE = 0.05  # of a launch gap, as the timer has it
 PART = re.compile(r"([ab])(\d+)")
 
 
 @dataclass(frozen=True)
 class StepData:
-    """One benchmark step, read. `rows`: {row: (ms or None, timer, cache)} in the table's order."""
+    """One benchmark step, read. `rows`: {row: (ms or None, timer, cache)} in the table's order; `gaps`: {row: us or None},
+    what a launch cost while the row was timed."""
     status: str
     detail: str
     cell: object = None
     replay: str = ""
     rows: dict = field(default_factory=dict)
+    gaps: dict = field(default_factory=dict)
     is_throttled: bool = False
 
 
@@ -53,10 +56,11 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Times:
-    """`state`: none, no-b, invalid, ok, as in classify.Timing; `pairs` as in timing.py (empty if invalid)."""
+    """`state`: none, no-b, invalid, ok, as in classify.Timing; `pairs` and `shifts` as in timing.py (empty if invalid)."""
     state: str
     detail: str
     pairs: dict
+    shifts: dict = field(default_factory=dict)
 
 
 def read_run(run, frozen):
@@ -83,8 +87,10 @@ def read_step(run, step):
         return StepData(status, detail)
     run_dir = attempt_dir(run, step, marker)
     text = (run_dir / "run.log").read_text(encoding="utf-8", errors="replace")
+    rows = list_rows(parse_runlog(text))
     return StepData(status, detail, read_cell(run_dir), find_replay_fault(run_dir, text, step.is_recording),
-                    list_rows(parse_runlog(text)), any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")))
+                    {name: figures[:3] for name, figures in rows.items()}, {name: figures[3] for name, figures in rows.items()},
+                    any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")))
 
 
 def read_status(run, step, marker):
@@ -116,13 +122,14 @@ def find_replay_fault(run_dir, text, is_recording):
 
 
 def list_rows(log):
+    """{row: (ms or None, timer, cache, gap_us or None)}."""
     rows, seen = {}, Counter()
     for row in log.rows:
         name = f"{row.op_name} {row.dtype} {row.shape}"
         seen[name] += 1
         name = name if seen[name] == 1 else f"{name} #{seen[name]}"
         ms = row.latency_ms if row.status == "SUCCESS" else None
-        rows[name] = (ms if ms is not None and math.isfinite(ms) and ms > 0 else None, row.timer, row.cache)
+        rows[name] = (ms if ms is not None and math.isfinite(ms) and ms > 0 else None, row.timer, row.cache, row.gap_us)
     return rows
 
 
@@ -195,16 +202,29 @@ def read_times(data):
     if not data.has_times:
         return Times("none", "", {})
     parts = sorted({part for part, _ in data.steps})
-    pairs = {}
+    pairs, shifts = {}, {}
     for part in parts:
         problem = find_time_problem(data, part)
         if problem:
             return Times("invalid", f"{part}: {problem}", {})
         round_, replicate = PART.fullmatch(part).groups()
-        rows = [data.steps[part, cell].rows for cell in CELLS]
+        rows, gaps = zip(*((data.steps[part, cell].rows, data.steps[part, cell].gaps) for cell in CELLS))
         pairs[round_, int(replicate)] = {name: dict(zip(CELLS, (each[name][0] for each in rows))) for name in rows[0]}
+        for name in rows[0]:
+            shift = find_shift([each[name][0] for each in rows], [each.get(name) for each in gaps])
+            shifts[name] = max(shifts.get(name, 0.0), shift)
     expected = {(round_, number) for round_ in "ab" for number in range(1, data.replicates + 1)}
-    return Times("ok" if expected <= pairs.keys() else "no-b", "", pairs)
+    return Times("ok" if expected <= pairs.keys() else "no-b", "", pairs, shifts)
+
+
+def find_shift(latencies_ms, gaps_us):
+    """By how much the launch gap alone could set these times of one row apart, as a share of the shortest; 0 where it is unknown.
+
+    It moves between levels 0.18 us apart on an H200 (plugins/graph_timer/gap.py): a tenth of a kernel of 1.7 us.
+    """
+    if None in gaps_us or max(gaps_us) - min(gaps_us) <= GAP_NOISE * min(gaps_us):
+        return 0.0
+    return (max(gaps_us) - min(gaps_us)) / (1e3 * min(latencies_ms))
 
 
 def find_time_problem(data, part):

@@ -7,14 +7,15 @@ replicate) is one fresh process per cell: the unit of replication. With d = ln(c
     null rows   d of the tasks whose binaries are the same in off and candidate: their share with p-value < 1 - level
                 is the false-alarm rate that is published; beyond twice the nominal level (and more than one alarm, for
                 one among few says nothing) no time of the campaign is trusted
+    shifts      {row: share}: by how much the launch gap, which was measured with each row, could set its cells apart
     sigma       of one row: the largest of the pooled placebo (1.4826 x median |p|: a few wild rows must not blind the
                 rest), the row's own placebo (rms: a wild row must blind itself), the row's own spread over processes,
-                and min_noise (what the timer resolves)
+                its shift, and min_noise (what the timer resolves)
     interval    exp(mean d +- t x sigma / sqrt n)       MDE  (t_level + t_power) x sigma / sqrt n
     rows        p-values of the rows with both rounds, Benjamini-Hochberg over all planned rows
     task        geometric mean over its rows, per round. Rows of one process share its luck, so their number does not
                 narrow the task's interval. A round is faster or slower if its ratio leaves the band and exceeds the
-                task's own placebo and t x sigma in that round.
+                task's own placebo, its rows' mean shift, and t x sigma in that round.
 
 Requirements: scipy. Limits: no input or output.
 """
@@ -86,7 +87,7 @@ def list_task_logs(times, cell, rounds=("a", "b")):
 # Noise -------------------------------------------------------------------------------------------------------------
 
 
-def measure_noise(times_by_task, identical, rules):
+def measure_noise(times_by_task, identical, rules, shifts_by_task):
     """Noise of a campaign. `identical`: the tasks whose binaries are the same in off and candidate."""
     placebo = [log for times in times_by_task.values() for logs in list_logs(times, "mask0").values() for log in logs]
     tasks = [log for times in times_by_task.values() for log in list_task_logs(times, "mask0")]
@@ -94,7 +95,7 @@ def measure_noise(times_by_task, identical, rules):
     base = Noise(row_sigma, task_sigma, len(placebo), statistics.fmean(placebo) if placebo else 0.0,
                  0, None, None, 0, None, False)
     found = [(row, logs) for task in sorted(identical & times_by_task.keys())
-             for row, logs in judge_rows(times_by_task[task], base, rules)]
+             for row, logs in judge_rows(times_by_task[task], base, rules, shifts_by_task[task])]
     alarms = sum(row.p_value < 1 - rules.level for row, _ in found)
     nulls = [log for _, logs in found for log in logs]
     rate = alarms / len(found) if found else None
@@ -116,14 +117,14 @@ def find_rms(logs):
 # Rows --------------------------------------------------------------------------------------------------------------
 
 
-def judge_rows(times, noise, rules):
+def judge_rows(times, noise, rules, shifts):
     """[(RowTiming, its log ratios)] of a task, not corrected."""
     placebos = list_logs(times, "mask0")
-    return [(judge_row(row, logs, placebos[row], noise, rules), logs) for row, logs in list_logs(times, "candidate").items()]
+    return [(judge_row(row, logs, placebos[row], noise, rules, shifts.get(row, 0.0)), logs) for row, logs in list_logs(times, "candidate").items()]
 
 
-def judge_row(row, logs, placebo, noise, rules):
-    sigma = max(noise.row_sigma, find_rms(placebo), statistics.stdev(logs) if len(logs) > 1 else 0.0)
+def judge_row(row, logs, placebo, noise, rules, shift):
+    sigma = max(noise.row_sigma, find_rms(placebo), shift, statistics.stdev(logs) if len(logs) > 1 else 0.0)
     mean, error = statistics.fmean(logs), sigma / math.sqrt(len(logs))
     t_level, t_power, tail = find_quantiles(noise.placebo_rows - 1, rules.level)
     return RowTiming(row, len(logs), math.exp(mean), math.exp(mean - t_level * error), math.exp(mean + t_level * error),
@@ -150,14 +151,15 @@ def adjust_rows(rows_by_task, planned):
 # Tasks -------------------------------------------------------------------------------------------------------------
 
 
-def judge_task(times, rows, noise, rules):
+def judge_task(times, rows, noise, rules, shifts):
     """Timing of a task with both rounds; `rows` are its corrected RowTimings."""
     logs, placebo = list_task_logs(times, "candidate"), list_task_logs(times, "mask0")
-    sigma = max(noise.task_sigma, find_rms(placebo), statistics.stdev(logs) if len(logs) > 1 else 0.0)
+    shift = statistics.fmean(shifts.get(row.row, 0.0) for row in rows)
+    sigma = max(noise.task_sigma, find_rms(placebo), shift, statistics.stdev(logs) if len(logs) > 1 else 0.0)
     t_level, t_power, _ = find_quantiles(noise.placebo_rows - 1, rules.level)
     mean, error = statistics.fmean(logs), sigma / math.sqrt(len(logs))
     per_round = {round_: list_task_logs(times, "candidate", (round_,)) for round_ in ("a", "b")}
-    directions = {round_: find_round_direction(per_round[round_], list_task_logs(times, "mask0", (round_,)), noise, t_level, rules)
+    directions = {round_: find_round_direction(per_round[round_], list_task_logs(times, "mask0", (round_,)), shift, noise, t_level, rules)
                   for round_ in ("a", "b")}
     standing = [row for row in rows if row.adjusted is not None and row.adjusted < 1 - rules.level]
     return Timing("ok", "", *(math.exp(statistics.fmean(per_round[r])) for r in ("a", "b")), math.exp(mean - t_level * error),
@@ -165,10 +167,10 @@ def judge_task(times, rows, noise, rules):
                   sum(row.ratio < 1 / (1 + rules.band) for row in standing), sum(row.ratio > 1 + rules.band for row in standing))
 
 
-def find_round_direction(logs, placebo, noise, t_level, rules):
-    """faster, slower, or "" where the round's ratio lies inside the band, its own placebo, or the pooled noise."""
+def find_round_direction(logs, placebo, shift, noise, t_level, rules):
+    """faster, slower, or "" where the round's ratio lies inside the band, its own placebo, the launch's, or the pooled noise."""
     mean = statistics.fmean(logs)
-    least = max(math.log1p(rules.band), abs(statistics.fmean(placebo)), t_level * noise.task_sigma / math.sqrt(len(logs)))
+    least = max(math.log1p(rules.band), abs(statistics.fmean(placebo)), shift, t_level * noise.task_sigma / math.sqrt(len(logs)))
     if abs(mean) <= least:
         return ""
     return "faster" if mean < 0 else "slower"

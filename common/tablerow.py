@@ -41,7 +41,8 @@ class Row:
 
     status: SUCCESS, FAILED, TRUNCATED (cut, no figures), INVALID (a latency that is no time, no
     ratio) or NOT_MEASURED (that dtype never started, no shape). dtype is without `torch.`. timer and
-    cache are those of this row, "" where only the run says it; host_us is what one Gems call costs the host.
+    cache are those of this row, "" where only the run says it; host_us is what one Gems call costs the host, gap_us
+    what a launch cost in the graph that timed it.
     """
     op_name: str
     dtype: str
@@ -59,6 +60,7 @@ class Row:
     timer: str = ""
     cache: str = ""
     host_us: Optional[float] = None
+    gap_us: Optional[float] = None
 
 
 def name_columns(header):

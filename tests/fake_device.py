@@ -30,6 +30,7 @@ class Graph:
         began = self.card.busy_until = self.card.now
         for node in self.work:
             self.card.execute(*node)
+            self.card.busy_until += self.card.node_ms(self.card.busy_until)
         took = self.card.busy_until - began
         self.card.synchronize()
         return took
@@ -39,12 +40,14 @@ class Graph:
 
 
 class Card:
-    """See the top of this file. `drift` stretches launches: drift(now_ms) -> factor."""
+    """See the top of this file. `drift` stretches launches: drift(now_ms) -> factor; `node_ms` is what a graph's node costs."""
 
     name, uuid, vendor, can_capture, hides_launches = "Simulated Card", "", "simulated", True, True
 
-    def __init__(self, l2_bytes=L2_BYTES, host_ms=0.05, drift=lambda now: 1.0, free=1 << 30, gap_ms=0.0):
+    def __init__(self, l2_bytes=L2_BYTES, host_ms=0.05, drift=lambda now: 1.0, free=1 << 30, gap_ms=0.0,
+                 node_ms=lambda now: 0.0):
         self.l2_bytes, self.host_ms, self.drift, self.free, self.gap_ms = l2_bytes, host_ms, drift, free, gap_ms
+        self.node_ms = node_ms
         self.now = self.busy_until = 0.0  # ms
         self.cached, self.held = OrderedDict(), 0  # address -> bytes, oldest first; their sum
         self.captured = None         # nodes of a capture that is under way

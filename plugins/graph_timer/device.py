@@ -111,6 +111,7 @@ class TorchDevice:
                 self.replicate(one, other, size, 512, 1)
                 self.differs(one, other, size)
             kernels.clear(one.data_ptr(), 1024)
+            self.launch_nothing()
         self.synchronize()
 
     # ---- memory

@@ -14,6 +14,7 @@ import statistics
 from dataclasses import asdict, replace
 
 from . import capture, plan, sampling
+from .gap import GapProbe, find_excess, find_move
 from .health import NoReader, Retries, judge
 from .rows import DO_BENCH, EVENT, GRAPH, Measurement
 from .workload import Call, Workload
@@ -30,7 +31,6 @@ EMPTY_CALLS = 50           # of one span, to see what an empty kernel takes betw
 LAUNCH_SHARE = 0.1         # of a kernel's time; if launching may add more to an event-timed figure, the row says so
 LAUNCH_MARGIN = 1.25       # launching may take so much more than with an empty kernel: 1.9 us against 1.7 on an H200
 FALLBACK_WARMUP_MS, FALLBACK_REP_MS = 25, 100  # Triton's own; the card is warm by then
-AFTER_FAILURE = "after a failed capture: figures of a few us may be high"  # seen, not understood: docs/timing.md
 
 
 class LostDevice(RuntimeError):
@@ -62,7 +62,7 @@ class Timer:
         self.device, self.watch, self.reader = device, watch, reader or NoReader("none")
         self.do_bench, self.cache, self.limits = do_bench, cache, limits
         self.log = log or (lambda block: None)
-        self.retries, self.is_warm, self.empty_ms, self.capture_failed = Retries(), False, None, False
+        self.retries, self.is_warm, self.empty_ms, self.gap = Retries(), False, None, GapProbe(device)
 
     def measure(self, fn, method, recipe=None, options=None, on_fallback=print):
         """The Measurement of `fn` by `method`.
@@ -107,6 +107,7 @@ class Timer:
             return None, Fallback(why.phase, why.reason)
 
     def _time_graph(self, fn, recipe):
+        self.gap.read()  # its graph is made before anything of the operator's is
         self.device.trim()
         with self._phase("warmup"), self.device.stream():
             call = self._warm_up(fn, recipe)
@@ -125,7 +126,6 @@ class Timer:
                         raise plan.CannotPlan(cold_fault)
                 with self._phase("replay"):
                     found = self._sample(GRAPH, workload, graph.replay, call, {"nodes": graph.nodes})
-                    found.notes += [AFTER_FAILURE] if self.capture_failed and not found.fault else []
                     return self._add_host_time(found, workload)
             finally:
                 call.restore()
@@ -258,12 +258,8 @@ class Timer:
         """A graph of run() that compiled nothing; released with `graphs`."""
         for _ in range(2):
             mark = self.watch.mark()
-            try:
-                with self.device.scratch_rng():
-                    graph = self.device.capture(run)
-            except Exception:
-                self.capture_failed = True
-                raise
+            with self.device.scratch_rng():
+                graph = self.device.capture(run)
             graphs.callback(graph.release)
             if self.watch.mark() == mark:
                 return graph
@@ -285,9 +281,11 @@ class Timer:
         launches = workload.plan.launches
         more = {**more, "launches": launches, "copies": workload.plan.copies, "how": workload.plan.how,
                 "input_bytes": call.input_bytes}
+        read_gap = self.gap.read if timer == GRAPH else lambda: math.nan
         number, void = 0, ""
         while not number or self.retries.allow(void, number):
             number += 1
+            gaps = [read_gap()]
             settled = self._settle(workload, take)
             mark, before = self.watch.mark(), self.reader.read()
             times, stop, began = [], "", self.device.clock()
@@ -296,13 +294,15 @@ class Timer:
                 times.append(take() / launches)
                 stop = sampling.find_stop(times, self.device.clock() - began, self.limits)
             after = self.reader.read()
-            void = judge(before, after) or self._find_compiles(mark) or sampling.find_drift(times)
+            gaps.append(read_gap())
+            summary = sampling.summarize(times)
+            void = judge(before, after) or self._find_compiles(mark) or sampling.find_drift(times) or find_move(*gaps, summary.median)
             self._log_block(timer, times, void, number, before, after,
                             {**more, "written_bytes": sum(workload.written.values()), "stop": stop,
-                             "settle_seconds": settled})
-        summary = sampling.summarize(times)
+                             "settle_seconds": settled, "gaps_us": gaps})
+        notes = [void] if void else find_excess(gaps[-1], self.gap.least_us, summary.median)
         fault = sampling.find_fault(summary.median, call.output_bytes) or self._find_compiles(mark)
-        return Measurement(timer, self.cache, math.nan if fault else summary.median, fault, [void] if void and not fault else [],
+        return Measurement(timer, self.cache, math.nan if fault else summary.median, fault, [] if fault else notes, gap_us=gaps[-1],
                            launches=launches, copies=workload.plan.copies, how=workload.plan.how, samples=len(times),
                            spread=summary.spread, stop=stop)
 

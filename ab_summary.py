@@ -82,7 +82,12 @@ class Sides:
     """What one key (op_name, dtype, mode, shape, number of such a row in its log) got in each round of each side."""
     times: dict     # {side: [ms per round or None]}
     methods: set    # {(timer, cache)}
+    gaps: dict      # {side: [us that a launch cost, or None]}
     lack: str = ""  # what the last round without a figure had instead
+
+
+def make_sides(rounds):
+    return Sides({side: [None] * rounds for side in SIDES}, set(), {side: [None] * rounds for side in SIDES})
 
 
 def read_rounds(folder, rounds):
@@ -97,9 +102,9 @@ def read_rounds(folder, rounds):
             for row in log.rows if log else ():
                 key = (row.op_name, row.dtype, row.mode, row.shape)
                 seen[key] += 1
-                sides = table.setdefault((*key, seen[key]), Sides({s: [None] * rounds for s in SIDES}, set()))
+                sides = table.setdefault((*key, seen[key]), make_sides(rounds))
                 if row.status == "SUCCESS":
-                    sides.times[side][number - 1] = row.latency_ms
+                    sides.times[side][number - 1], sides.gaps[side][number - 1] = row.latency_ms, row.gap_us
                     sides.methods.add((row.timer or log.header.get("timer", ""), row.cache or log.header.get("cache", "")))
                 else:
                     sides.lack = f"{row.status} {row.reason}".strip()
@@ -170,12 +175,13 @@ def summarize_op(run, settings, op):
     kernels = {side: read_kernels(folder / f"round-{rounds}-{side}") for side in SIDES}
     code = compare_kernels(kernels["off"], kernels["on"])[0]
     converts = {side: sum(k.converts or 0 for k in kernels[side]) if kernels[side] else None for side in SIDES}
-    nothing = {("", "", "", "", 1): Sides({s: [None] * rounds for s in SIDES}, set())}
+    nothing = {("", "", "", "", 1): make_sides(rounds)}
     for key, sides in (table or nothing).items():
         op_name, dtype, mode, shape, number = key
         times, band = sides.times, read_noise_band(run, settings, op, sides.methods)
-        result = verdict.compare_sides(times["off"], times["on"], band)
         why = fault or find_row_fault(sides)
+        shift = 0.0 if why else verdict.find_gap_shift([t for s in SIDES for t in times[s]], [g for s in SIDES for g in sides.gaps[s]])
+        result = verdict.compare_sides(times["off"], times["on"], band, shift=shift)
         if why:
             result = verdict.Comparison("invalid", why, result.rounds)
         medians = {s: statistics.median(t for t in times[s] if t) if any(times[s]) and fault != ON_HOST else None

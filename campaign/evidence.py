@@ -23,10 +23,10 @@ from campaign.topology import read_cell, scope_cell
 from campaign.worker import describe_end
 from common.runlog import parse_runlog
 from common.state import read_json, read_marker, sha256_json
+from common.verdict import find_gap_shift
 
 REPLAY = re.compile(r"^AUTOTUNE_REPLAY (\w+): (.*?) from=", re.M)
 HARMLESS = ("used=", "unused=")  # every other outcome of a replay is a launch that did not use the record
-GAP_NOISE = 0.05  # of a launch gap, as the timer has it
 PART = re.compile(r"([ab])(\d+)")
 
 
@@ -211,20 +211,10 @@ def read_times(data):
         rows, gaps = zip(*((data.steps[part, cell].rows, data.steps[part, cell].gaps) for cell in CELLS))
         pairs[round_, int(replicate)] = {name: dict(zip(CELLS, (each[name][0] for each in rows))) for name in rows[0]}
         for name in rows[0]:
-            shift = find_shift([each[name][0] for each in rows], [each.get(name) for each in gaps])
+            shift = find_gap_shift([each[name][0] for each in rows], [each.get(name) for each in gaps])
             shifts[name] = max(shifts.get(name, 0.0), shift)
     expected = {(round_, number) for round_ in "ab" for number in range(1, data.replicates + 1)}
     return Times("ok" if expected <= pairs.keys() else "no-b", "", pairs, shifts)
-
-
-def find_shift(latencies_ms, gaps_us):
-    """By how much the launch gap alone could set these times of one row apart, as a share of the shortest; 0 where it is unknown.
-
-    It moves between levels 0.18 us apart on an H200 (plugins/graph_timer/gap.py): a tenth of a kernel of 1.7 us.
-    """
-    if None in gaps_us or max(gaps_us) - min(gaps_us) <= GAP_NOISE * min(gaps_us):
-        return 0.0
-    return (max(gaps_us) - min(gaps_us)) / (1e3 * min(latencies_ms))
 
 
 def find_time_problem(data, part):

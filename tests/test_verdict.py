@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from common.verdict import adjust_bh, adjust_holm, compare_sides
+from common.verdict import adjust_bh, adjust_holm, compare_sides, find_gap_shift
 
 STEADY = [1.000, 1.001, 0.999, 1.000, 1.001]
 
@@ -33,6 +33,19 @@ def test_noise_wider_than_the_band_is_ambiguous_and_says_what_could_be_seen():
 def test_significant_but_small_is_ambiguous():
     got = compare_sides([1.0, 1.0, 1.0, 1.0], [1.018, 1.019, 1.0195, 1.0205], band=0.0195)
     assert (got.verdict, got.reason) == ("ambiguous", "a difference, but not beyond the band of 1.9%")
+
+
+def test_what_the_launch_gap_may_have_done_is_no_effect():
+    """10 % of a kernel of 1.7 us, and a launch that cost 0.18 us more on one side; of 170 us it is nothing."""
+    base, candidate = [1.700e-3, 1.701e-3, 1.699e-3], [1.870e-3, 1.871e-3, 1.869e-3]
+    shift = find_gap_shift(base + candidate, [0.85] * 3 + [1.03] * 3)
+    assert shift == pytest.approx(0.18 / 1.699)
+    found = compare_sides(base, candidate, 0.02, shift=shift)
+    assert found.verdict == "ambiguous"
+    assert found.reason == "effects below 11.4% cannot be seen in 3 rounds, 10.6% of it for a launch gap that moved"
+    assert compare_sides(base, candidate, 0.02).verdict == "slower"
+    assert find_gap_shift([1.7e-3, 1.7e-3], [0.85, 0.86]) == 0.0  # its own noise
+    assert find_gap_shift([1.7e-3, 1.7e-3], [0.85, None]) == 0.0  # not measured
 
 
 def test_t_interval_of_two_rounds():

@@ -42,7 +42,7 @@ def test_what_the_launch_gap_may_have_done_is_no_effect():
     assert shift == pytest.approx(0.18 / 1.699)
     found = compare_sides(base, candidate, 0.02, shift=shift)
     assert found.verdict == "ambiguous"
-    assert found.reason == "effects below 11.4% cannot be seen in 3 rounds, 10.6% of it for a launch gap that moved"
+    assert found.reason == "effects below 11.2% cannot be seen in 3 rounds, 10.6% of it for a launch gap that moved"
     assert compare_sides(base, candidate, 0.02).verdict == "slower"
     assert find_gap_shift([1.7e-3, 1.7e-3], [0.85, 0.86]) == 0.0  # its own noise
     assert find_gap_shift([1.7e-3, 1.7e-3], [0.85, None]) == 0.0  # not measured

@@ -101,26 +101,26 @@ def read_until(mark):
     yield held
 
 
-def is_held():
-    """True if somebody still has the other end of stdin open."""
+def is_held(mark):
+    """True if somebody still has the other end of stdin open. The mark may come late, after the end that made it needless."""
     end, poller = time.monotonic() + CLOSE_S, select.poll()
     poller.register(0, select.POLLIN)
     while time.monotonic() < end:
         for _, event in poller.poll(50):
-            if not event & select.POLLIN:
-                return False
-            return bool(os.read(0, 1 << 16))
+            data = os.read(0, 1 << 16) if event & select.POLLIN else b""
+            if data != mark:
+                return bool(data)
     return True
 
 
 def main(log, mark, colour):
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
-    text, terminal, file = Text(), Sink(1), Sink(os.open(log, flags, 0o644))
-    for data in read_until(os.fsencode(mark)):
+    mark, text, terminal, file = os.fsencode(mark), Text(), Sink(1), Sink(os.open(log, flags, 0o644))
+    for data in read_until(mark):
         plain = text.add(data)
         file.write(plain)
         terminal.write(data if colour else plain)
-    plain = text.end() + (LEFT if is_held() else b"")
+    plain = text.end() + (LEFT if is_held(mark) else b"")
     file.write(plain)
     terminal.write(plain if not colour else LEFT if plain.endswith(LEFT) else b"")
     for sink in (file, terminal):

@@ -1,4 +1,5 @@
 """common/log_pipe.py: what reaches run.log and the terminal (the whole way is in test_run_pytest.py)."""
+import os
 import subprocess
 import sys
 
@@ -29,6 +30,28 @@ def test_text_up_to_the_mark_is_kept_without_codes(tmp_path, data, log):
 def test_mark_is_found_across_reads_and_a_terminal_gets_the_bytes(tmp_path):
     data = b"\x1b[1m" + b"x" * ((1 << 16) - 8) + MARK.encode()
     assert pipe(tmp_path, data, "1")[:2] == (0, data.removesuffix(MARK.encode()))
+
+
+def test_mark_that_comes_after_the_end_is_nobodys_output(tmp_path):
+    """The script writes the mark without knowing whether the pipe has ended by itself."""
+    os.mkfifo(tmp_path / "pipe")
+    command = [sys.executable, "-I", "-S", ROOT / "common/log_pipe.py", tmp_path / "run.log", MARK, ""]
+    reading = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(reading, True)
+    (tmp_path / "pipe").write_bytes(b"a\n")
+    with subprocess.Popen(command, stdin=reading, stdout=subprocess.PIPE) as process:
+        (tmp_path / "pipe").write_bytes(MARK.encode())
+        assert process.communicate(timeout=60)[0] == b"a\n"
+    os.close(reading)
+
+
+def test_holder_of_the_pipe_is_named_and_not_waited_for(tmp_path):
+    command = [sys.executable, "-I", "-S", ROOT / "common/log_pipe.py", tmp_path / "run.log", MARK, ""]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(b"a\n" + MARK.encode())
+        process.stdin.flush()
+        assert process.wait(timeout=60) == 0
+    assert (tmp_path / "run.log").read_text() == "a\nrun_pytest.sh: a process that the tests left behind still held their output\n"
 
 
 def test_log_has_an_end_but_keeps_the_tables(tmp_path):

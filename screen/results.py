@@ -111,9 +111,14 @@ def read_tests(path):
         except (ValueError, RecursionError):
             continue
         if isinstance(test, dict):
-            tests.append({name: value if isinstance(value, (str, int, float)) else "" for name, value in test.items()}
+            tests.append({name: _clean(value) if isinstance(value, (str, int, float)) else "" for name, value in test.items()}
                          | {name: "" for name in TEST_TEXTS if not isinstance(test.get(name, ""), str)})
     return tests
+
+
+def _clean(value):
+    """`value`; of a text that is no Unicode what can be written."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def read_pytest_exit(directory):

@@ -4,7 +4,7 @@ One thread and no callbacks: run() looks at each slot every POLL seconds and mov
 
     idle -> running -> (ending) -> idle            an operator's attempt; see attempts.py, process.py
                     -> settling -> idle            after a kill or a lack of memory, until the device is clean
-                                -> quarantined     it never became clean, or a process cannot be ended:
+                                -> quarantined     it never became clean, a process cannot be ended, or pytest does not start:
                                                    its operators move to the devices that live
 
 Operators stay with their device, but for host slots: an idle one takes over from another. Nothing is waited for
@@ -130,7 +130,14 @@ class Scheduler:
         self._report.freed(slot.device.name)
         for note in self._warm.take_notes() if self._warm else ():
             self._report.note(note)
-        attempt = read_attempt(running)
+        try:
+            attempt = read_attempt(running)
+        except UserError as error:
+            if error.code != REFUSED or slot.device.is_host:
+                raise
+            slot.queue.appendleft(task)     # the device may be at fault: another one shows it
+            self._quarantine(slot, str(error), is_stuck=True)
+            return
         tidy_logs(running.folder.parent)
         if attempt is not None:
             task.attempts.append(attempt)

@@ -107,3 +107,10 @@ def test_what_an_operator_left_behind_costs_it_no_timeout(stub):
     stub.behave("abs", "(trap '' TERM; sleep 60) & table; test_line passed; finish 0")
     assert stub.run("--ops", "abs", TIMEOUT="1.5", GRACE_S="2.5") == 0
     assert stub.statuses() == {"abs": "ok"} and stub.list_processes() == []
+
+
+def test_a_text_that_is_no_unicode_reaches_the_summary_escaped(stub):
+    stub.behave("abs", "test_line failed 'ValueError: lone \\udc80'; finish 1")
+    assert stub.run() == 1
+    assert "Traceback" not in stub.output()
+    assert [row["reason"] for row in stub.read_csv("summary.csv") if row["op"] == "abs"] == ["ValueError: lone \\udc80"]

@@ -437,6 +437,19 @@ def test_a_device_that_is_never_freed_gets_no_more_ops(stub, cards):
     assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == {**dict.fromkeys(ops, "5"), first: "4"}
 
 
+def test_a_device_on_which_pytest_does_not_start_is_left_out_and_nothing_runs_where_none_is_left(stub, cards):
+    broken = "[ $DEVICE = {} ] && {{ rm $RUN_DIR/session.jsonl; say 'device guard: error: torch sees no accelerator'; finish 3; }}"
+    for op in ("abs", "add", "mm"):
+        stub.behave(op, broken.format(4))
+    assert stub.run("--devices", "4,5", **cards) == 0
+    assert "pytest did not start: torch sees no accelerator; no operator can be run like this" in stub.output()
+    assert {stub.marker(op)["device"] for op in ("abs", "add", "mm")} == {"5"}
+    for op in ("abs", "add", "mm"):
+        stub.behave(op, broken.format("$DEVICE"))
+    assert stub.run("--devices", "4,5", FRESH=1, **cards) == 3
+    assert "no device is left" in stub.output() and stub.statuses() == {}
+
+
 # ---- replay, dry run, progress
 
 def test_replay_root_gives_each_op_its_own_record(stub):

@@ -132,6 +132,7 @@ test: setup     ## pass the tests (TESTS= for some of them)
 bench: setup    ## the harness's own cost, with stubs in place of the benchmarks
 	$(run) tests/bench_harness.py
 	$(run) tests/bench_summary.py
+	$(run) tests/bench_warm.py
 	$(run) tests/bench_record.py
 
 examples: setup ## run the narrated sessions in examples/ again

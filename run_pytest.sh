@@ -32,7 +32,7 @@
 #          128+N also where this script got signal N: pytest is ended first.
 # NEEDS    bash 4.4, GNU coreutils 8.24 and sed, Linux; a Python with pytest, torch, triton and flag_gems.
 set -euo pipefail
-export LC_ALL=C TZ=UTC
+export LC_ALL=C TZ=UTC STARTED=$EPOCHREALTIME
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 
 # ---- Config: every knob, from the environment or by editing this section / 配置：所有开关，可用环境变量覆盖，也可直接修改

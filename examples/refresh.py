@@ -31,6 +31,7 @@ def pad(text):
 
 EVEN_OUT = ((re.compile(r"\b20\d{6}T\d{6}Z"), "20261130T060000Z"), (re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "2026-11-30T06:00:00Z"),
             (re.compile(r" +\d+\.\d s\b"), pad("7.0 s")), (re.compile(r"in \d+\.\d+s"), "in 7.00s"), (re.compile(r"\b(?:\d+ MB|\d+ GB)\b"), "70 GB"),
+            (re.compile(r"^=+( .* in 7\.00s )=+$", re.M), lambda match: match[1].center(120, "=")),      # pytest's last line
             (re.compile(r"(?<=^SUCCESS) +\d\S+(?= +\d)", re.M), pad("0.010000")),      # run.log: the base's latency, then ours
             (re.compile(r"(?<=\b0\.010000) +\d\S+", re.M), pad("7.000000")),
             (re.compile(r"(\]\"?,)[\d.]+,[\d.]+(?=,,,,,,SUCCESS)"), r"\g<1>0.01,7"),    # summary.csv

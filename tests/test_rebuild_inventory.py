@@ -180,10 +180,11 @@ def write_tree(folder, files):
     return folder
 
 
-def rebuild(*arguments, **more):
+def rebuild(*arguments, cwd=None, **more):
     env = {name: value for name, value in os.environ.items() if name != "HOST_TARGET"}
     env.update({name: "" for name in devices.ALL_VARIABLES}, PYTHONDONTWRITEBYTECODE="1", **more)
-    return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=200)
+    return subprocess.run([sys.executable, SCRIPT, *map(str, arguments)], env=env, capture_output=True, text=True, timeout=200,
+                          cwd=cwd)
 
 
 def read_rows(path):
@@ -412,8 +413,8 @@ def test_the_commit_is_the_trees(tmp_path):
 def test_a_relative_python_is_the_one_named_from_here(tmp_path):
     """pytest collects in another directory."""
     (tmp_path / "python").symlink_to(sys.executable)
-    done = rebuild("--repo", "samples", "--python", os.path.relpath(tmp_path / "python"), "--collect", "yes", "--timeout", "0.1",
-                   "--out", tmp_path / "out.csv")
+    done = rebuild("--repo", "samples", "--python", "./python", "--collect", "yes", "--timeout", "0.1", "--out", tmp_path / "out.csv",
+                   cwd=tmp_path)
     assert done.returncode == 1 and "too slow to collect" in done.stderr and "Traceback" not in done.stderr
 
 

@@ -9,6 +9,7 @@ Numbers go on after a resume; nothing is overwritten.
 Requirements: the standard library.
 """
 
+import contextlib
 import errno
 import os
 import re
@@ -23,6 +24,7 @@ from common.outcome import Outcome, classify_attempt, normalize_error, unsupport
 from common.process import Child, run_bounded
 from common.runlog import parse_runlog
 from common.session import never_started, read_session
+from common.state import utc_stamp
 from common.trees import VARIABLES
 from screen.results import read_pytest_exit, read_tests
 from screen.retry import Attempt, Step, name_infrastructure
@@ -125,6 +127,15 @@ def tidy_logs(attempts):
         else:
             folder.mkdir(exist_ok=True)
             os.replace(log, folder / "driver.log")
+
+
+def set_cache_aside(screen, device):
+    """Rename the compile cache of `device`, in which a file is torn, so that a new one begins; its new name."""
+    path = _cache_folders(screen, device, None)["TRITON_CACHE_DIR"]
+    aside = path.with_name(f"{path.name}.torn-{utc_stamp()}")
+    with contextlib.suppress(FileNotFoundError):
+        os.replace(path, aside)
+    return aside
 
 
 def _next_number(attempts):

@@ -22,7 +22,7 @@ from common.errors import REFUSED, UserError
 from common.inputs import split_list
 from common.process import KILL_LIMIT
 from common.state import remove_marker, sha256_json, write_marker
-from screen.attempts import read_attempt, start_attempt, tidy_logs
+from screen.attempts import read_attempt, set_cache_aside, start_attempt, tidy_logs
 from screen.plan import PlannedOp, assign_by_hash
 from screen.retry import MEMORY, Step, decide_next
 from screen.settling import Settling
@@ -153,6 +153,9 @@ class Scheduler:
         """Finish the operator or queue its next attempt."""
         step = decide_next(task.attempts, self._screen.retries)
         if step.kind == "finish":
+            if task.step.fresh_cache and attempt.status == "ok":    # so what failed before was the cache
+                self._report.note(f"{task.row.name}: passed with a fresh compile cache; the torn one is now "
+                                  f"{set_cache_aside(self._screen, slot.device)}")
             self._write_outcome(slot, task, step.attempt)
             return
         task.step = step

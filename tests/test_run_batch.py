@@ -134,11 +134,15 @@ def test_a_torn_compile_cache_is_tried_again_with_a_fresh_one(stub):
     stub.behave("abs", 'echo "$TRITON_CACHE_DIR" > "$RUN_DIR/cache"\n'
                        '[ $ATTEMPT = 1 ] && { say "triton/runtime/cache.py:131: in get_group"; '
                        'test_line failed "JSONDecodeError: Expecting value"; say JSONDecodeError; finish 1; }')
+    (stub.runs / ".cache/triton/host-host_0/torn").mkdir(parents=True)
     assert stub.run("--ops", "abs", "--devices", "host:0") == 0
     attempts = stub.latest / "main/abs/attempts"
     assert [(attempts / number / "cache").read_text().strip() for number in "12"] == [
         str(stub.runs / ".cache/triton/host-host_0"), str(attempts / "2/triton-cache")]
     assert "attempt 1 failed: cache: JSONDecodeError" in stub.output()
+    # It passed, so the next operators do not meet the torn one either.
+    assert not (stub.runs / ".cache/triton/host-host_0").exists()
+    assert [path.name for path in stub.runs.glob(".cache/triton/host-host_0.torn-*/*")] == ["torn"]
 
 
 def test_no_memory_is_tried_again_on_another_device(stub):

@@ -66,8 +66,9 @@ def list_knobs():
 
 
 def check_knobs(environ):
-    """UserError for a dtype, level, mode or suite that upstream does not know. DTYPES loses what it names twice."""
-    environ["DTYPES"] = ",".join(dict.fromkeys(split_list(environ.get("DTYPES"))))
+    """UserError for a dtype, level, mode or suite that upstream does not know. OPS and DTYPES lose what they name twice."""
+    for name in ("OPS", "DTYPES"):
+        environ[name] = ",".join(dict.fromkeys(split_list(environ.get(name))))
     for name in split_list(environ.get("DTYPES")):
         check_choice("DTYPES", name, DTYPES)
     if environ.get("LEVEL"):

@@ -27,7 +27,7 @@ from common.session import never_started, read_session
 from common.state import utc_stamp
 from common.trees import VARIABLES
 from screen.results import read_pytest_exit, read_tests
-from screen.retry import Attempt, Step, name_infrastructure
+from screen.retry import CACHE, Attempt, Step, name_infrastructure
 
 LOG_TAIL = 400_000      # bytes at the end of a log that are searched for what the machine did wrong
 CHECK_LIMIT = 120.0     # seconds for run_pytest.sh --check, which asks torch where it has to
@@ -106,6 +106,8 @@ def read_attempt(running):
     # pytest that was interrupted, but not by us: someone killed it.
     status = "crashed" if outcome.status == "interrupted" else outcome.status
     infrastructure = name_infrastructure(text, running.cache_dir)
+    if infrastructure == CACHE and step.fresh_cache:    # it fails with an empty one, too
+        infrastructure = ""
     _check_disk(running.folder)
     if outcome.status == "failed" and not infrastructure and _is_unstarted(running.folder):
         raise UserError(f"{running.folder / 'run.log'}: {outcome.reason}; no operator can be run like this: mend it (`make "

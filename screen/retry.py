@@ -25,6 +25,8 @@ _MEMORY = re.compile(r"OutOfMemoryError|ERROR_OUT_OF_MEMORY|\bout of memory\b", 
 _LOCK = re.compile(r"database (?:table )?is locked")
 _DISK = re.compile(r"No space left on device|Disk quota exceeded")
 _CACHE_CODE = re.compile(r"triton/(?:runtime/cache|compiler/compiler|runtime/build)\.py")
+# What a driver says of a compiled kernel that is cut.
+_CACHE_IMAGE = re.compile(r"device kernel image is invalid|CUDA_ERROR_INVALID_IMAGE|invalid ELF header")
 _CACHE_ERRORS = ("FileNotFoundError", "ImportError", "EOFError", "OSError")
 
 
@@ -78,7 +80,7 @@ def name_infrastructure(text, cache_dir):
         return DISK
     if _LOCK.search(text):
         return LOCK
-    if "JSONDecodeError" in text and _CACHE_CODE.search(text):
+    if _CACHE_CODE.search(text) and ("JSONDecodeError" in text or _CACHE_IMAGE.search(text)):
         return CACHE
     before = [line.partition(str(cache_dir))[0] for line in text.splitlines() if str(cache_dir) in line]
     if any(error in part for part in before for error in _CACHE_ERRORS):

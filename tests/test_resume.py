@@ -159,6 +159,24 @@ def test_a_refused_environment_leaves_a_summary_of_what_there_is(stub):
     assert set(rows(stub, run)) == {"abs", "add", "mm"} and rows(stub, run)["add"] == ("interrupted", "")
 
 
+def test_a_refusal_in_the_middle_ends_the_others_and_touches_no_other_marker(stub):
+    assert stub.run("--run", "mine") == 0
+    run = stub.folder / "mine"
+    before = (run / "main/add/.complete").read_bytes()
+    stub.behave("abs", HANGS)
+    refusal = """case "$1" in add)
+        while ! ls "${RUN_DIR%/main/*}"/main/abs/attempts/2/ready; do sleep 0.05; done > /dev/null 2>&1
+        echo 'run_pytest.sh: error: TIMER: x: unknown' >&2; exit 2
+    esac
+    """
+    stub.stub.write_text(stub.stub.read_text().replace("set -u\n", f"set -u\n{refusal}\n"))
+    assert stub.run("--run", "mine", GRACE_S="0.2") == 2
+    assert stub.output().count("TIMER: x: unknown") == 1 and "Traceback" not in stub.output()
+    assert stub.list_processes() == []
+    assert (run / "main/add/.complete").read_bytes() == before and "2" not in stub.attempts("add", run)
+    assert rows(stub, run)["abs"][0] == "interrupted"
+
+
 def test_the_next_start_ends_what_a_killed_driver_of_another_screen_left(stub):
     stub.behave("abs", HANGS)
     driver = stub.start("--ops", "abs")

@@ -79,6 +79,8 @@ def test_infrastructure_is_tried_again_after_a_pause():
     ("sqlite3.OperationalError: database is locked", "lock"),
     ("OSError: [Errno 28] No space left on device", "disk"),
     ("lib/triton/runtime/cache.py:131: in get_group\njson.decoder.JSONDecodeError: Expecting value: line 1", "cache"),
+    ("lib/triton/compiler/compiler.py:480: in _init_handles\nRuntimeError: Triton Error [CUDA]: device kernel image is invalid", "cache"),
+    ("benchmark/test_x.py:3: in f\nRuntimeError: CUDA error: device kernel image is invalid", ""),
     ("benchmark/test_x.py:3: in f\njson.decoder.JSONDecodeError: Expecting value: line 1", ""),
     ("FileNotFoundError: [Errno 2] No such file or directory: '/cache/6/triton/AB/k.json'", "cache"),
     ("ImportError: /cache/6/triton/AB/launcher.so: file too short", "cache"),

@@ -145,6 +145,14 @@ def test_a_torn_compile_cache_is_tried_again_with_a_fresh_one(stub):
     assert [path.name for path in stub.runs.glob(".cache/triton/host-host_0.torn-*/*")] == ["torn"]
 
 
+def test_what_fails_with_a_fresh_cache_too_is_the_operators_failure(stub):
+    stub.behave("abs", 'say "triton/runtime/cache.py:131: in get_group"; test_line failed "JSONDecodeError: Expecting value"; '
+                       'say JSONDecodeError; finish 1')
+    assert stub.run("--ops", "abs", "--devices", "host:0") == 1
+    assert (stub.marker("abs")["attempt"], stub.marker("abs")["reason"]) == (2, "JSONDecodeError: Expecting value")
+    assert not list(stub.runs.glob(".cache/triton/*.torn-*"))
+
+
 def test_no_memory_is_tried_again_on_another_device(stub):
     stub.behave("abs", "[ $ATTEMPT = 1 ] && { test_line failed 'OutOfMemoryError: CUDA out of memory'; "
                        "say 'OutOfMemoryError: CUDA out of memory'; finish 1; }")

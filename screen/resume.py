@@ -6,6 +6,7 @@ Requirements: the standard library.
 import contextlib
 import os
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from common import inputs
@@ -86,7 +87,7 @@ def read_earlier_plan(run, ops, say):
     is lost or damaged loses no result."""
     path = run / "plan.csv"
     try:
-        rows = plan.read_plan(path)
+        rows = [row if row.status in (plan.PLANNED, *STATUSES) else replace(row, status=plan.PLANNED) for row in plan.read_plan(path)]
     except UserError as error:
         os.replace(path, run / "plan.csv.damaged")
         say(f"{error} (it is plan.csv.damaged now)")

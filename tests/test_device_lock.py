@@ -115,3 +115,10 @@ def test_an_ab_test_is_refused_where_a_screen_runs(stub, held):
     done = subprocess.run([ROOT / "ab_test.sh"], env=env, text=True, capture_output=True, cwd=stub.folder, check=False)
     assert done.returncode == 3 and f"device 0 is in use by process {held.pid}" in done.stderr
     assert not (stub.folder / "ab").exists()
+
+
+def test_an_aa_study_is_refused_where_a_screen_runs(stub, held):
+    env = stub.environ(**card(stub, "0", OPS="abs", REPO="main", RUN=stub.folder / "aa"))
+    done = subprocess.run([sys.executable, ROOT / "aa_study.py"], env=env, text=True, capture_output=True, cwd=stub.folder, check=False)
+    assert done.returncode == 3 and f"device 0 is in use by process {held.pid}" in done.stderr
+    assert not (stub.folder / "aa").exists()

@@ -235,7 +235,8 @@ def test_a_damaged_screen_json_is_said_and_nothing_is_lost(stub, text):
     assert stub.run("--ops", "abs") == 0 and stub.latest != first
 
 
-@pytest.mark.parametrize("text", [None, "", "schema,repo\n1,main\n", "schema,repo,op,status,device,nodes,reason\n1,main,ab", "\0\n", "\xff"])
+@pytest.mark.parametrize("text", [None, "", "schema,repo\n1,main\n", "schema,repo,op,status,device,nodes,reason\n1,main,ab", "\0\n", "\xff",
+                                  "schema,repo,op,status,device,nodes,reason\n1,main,mm,great,0,x,\n"])
 def test_a_damaged_plan_is_made_anew_and_no_result_is_lost(stub, text):
     assert stub.run("--run", "mine") == 0
     path = stub.folder / "mine/plan.csv"

@@ -134,6 +134,7 @@ bench: setup    ## the harness's own cost, with stubs in place of the benchmarks
 	$(run) tests/bench_summary.py
 	$(run) tests/bench_warm.py
 	$(run) tests/bench_record.py
+	$(run) tests/bench_sharding.py
 
 examples: setup ## run the narrated sessions in examples/ again
 	$(run) examples/refresh.py

@@ -2,7 +2,7 @@
 """run_batch.py - a screen: every operator's benchmark, each in its own process, across the devices of this host.
 
 USAGE    run_batch.py [--run DIR] [--ops a,b] [--match REGEX] [--devices 6,7] [--dtypes float16,...] [--level L]
-                      [--mode M] [--shapes SET|FILE] [--timeout S] [--retries N] [--shard hash|balanced]
+                      [--mode M] [--shapes SET|FILE] [--timeout S] [--retries N] [--shard hash|balanced|queue]
                       [--replay-root RUN] [--replay-missing run|skip] [--fresh] [--retry-failed] [--dry-run]
          Every option's default is the environment variable of the same name (OPS, DEVICES, REPLAY_ROOT, ...).
 INPUT    ops/inventory_<repo>.csv minus what of ops/dismiss.csv holds here; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or
@@ -23,6 +23,8 @@ RESUME   An operator with a .complete marker is not run again as long as its inp
          (RETRY_FAILED=1) runs what is failed, partial, crashed or timed out again as well.
 DEVICES  As written: 6,7 or UUIDs or MIG ids or host:0,host:1. A child sees exactly one. Without DEVICES those of the
          caller's own variable (CUDA_VISIBLE_DEVICES, ...), else all; where torch sees none, the host device.
+         SHARD says which operator meets which: hash (by its name, the same every night), balanced (by what earlier screens in
+         RUNS recorded; it keeps its device as long as that costs less than 5 %) or queue (an idle one takes over).
 OTHER    PYTHON       of the children (.venv/bin/python beside this script, else this one)
          RUNS         where screens go (runs)          OPS_DIR  the inventories (ops)      RUN_PYTEST  (run_pytest.sh; one that knows --check)
          GRACE_S      seconds from TERM to KILL (15)   RETRY_PAUSE_S  before infrastructure is tried again (10)
@@ -51,7 +53,7 @@ from common.outcome import GOOD_STATUSES
 from common.shapes import find_shapes
 from common.state import hold_lock, read_marker
 from common.trees import ROOT, find_trees
-from screen import directory as screens, options, plan, replay, resume
+from screen import directory as screens, history, options, plan, replay, resume, sharding
 from screen.attempts import check_runner
 from screen.interrupts import Interrupts
 from screen.progress import Progress, say
@@ -79,7 +81,7 @@ def prepare(environ, scratch):
     shape files in `scratch`."""
     numbers = {name: options.read_number(environ, name, default) for name, default in options.NUMBERS.items()}
     inputs.check_knobs(environ)
-    inputs.check_choice("SHARD", environ.setdefault("SHARD", "hash"), plan.SHARDS)
+    inputs.check_choice("SHARD", environ.setdefault("SHARD", "hash"), sharding.POLICIES)
     inputs.check_choice("WARM", environ.setdefault("WARM", "1"), ("0", "1"))
     trees = find_trees(environ)
     replay.check_replay(environ)
@@ -113,11 +115,23 @@ def find_dismissed(ops_dir, device, versions, python, environ):
 
 
 def assign_devices(planned, screen, earlier):
-    """The planned rows with a device each. `earlier`: the plan of the same screen so far."""
-    if screen.environ["SHARD"] == "hash":
-        return plan.assign_by_hash(planned, screen.devices)
-    seconds = plan.read_durations(screen.runs, exclude=screen.run)
-    return plan.assign_balanced(planned, screen.devices, seconds, earlier)
+    """(the planned rows with a device each, {name: seconds that it is expected to take}, the names in the order to run).
+    `earlier`: the plan of the same screen so far."""
+    past = {"/".join(key): each for key, each in history.read_past(screen, {row.key for row in planned}).items()}
+    seconds = {name: each.seconds for name, each in past.items()}
+    stored = {name: each.device for name, each in past.items() if each.device}
+    stored |= {row.name: row.device for row in earlier if row.device}
+    shares = sharding.shard(screen.environ["SHARD"], plan.list_names(planned), [device.name for device in screen.devices],
+                            seconds, stored)
+    return plan.assign(planned, shares), seconds, [name for share in shares.values() for name in share]
+
+
+def order_tasks(tasks, seconds, order):
+    """`tasks` in the `order` of their names, each with the seconds that it is expected to take."""
+    place, typical = {name: number for number, name in enumerate(order)}, sharding.find_typical(seconds)
+    for task in tasks:
+        task.expected = seconds.get(task.row.name, typical)
+    return sorted(tasks, key=lambda task: place[task.row.name])
 
 
 # ---- running
@@ -130,10 +144,11 @@ def run_screen(screen, ops, planned, interrupts, why):
     say_start(screen, why, changed)
     resume.end_leftovers(screen, say)
     earlier = resume.read_earlier_plan(screen.run, ops, say)
-    rows = replay.skip_without_record(screen.environ, assign_devices(planned, screen, earlier), say)
+    rows, seconds, order = assign_devices(replay.skip_without_record(screen.environ, planned, say), screen, earlier)
     plan.write_plan(screen.run / "plan.csv", plan.keep_earlier_rows(rows, earlier, ops))
     screens.mark_latest(screen)
     tasks, done = resume.judge_ops(rows, screen, repo_inputs, say)
+    tasks = order_tasks(tasks, seconds, order)
     if tasks:
         screens.remove_summary(screen.run)
     try:
@@ -183,7 +198,7 @@ def say_start(screen, why, changed):
 def print_plan(planned, screen, why):
     """The plan as a table: what would run where, and what would not."""
     earlier = plan.read_plan(screen.run / "plan.csv")
-    rows = replay.skip_without_record(screen.environ, assign_devices(planned, screen, earlier), say)
+    rows, _, _ = assign_devices(replay.skip_without_record(screen.environ, planned, say), screen, earlier)
     tasks, done = resume.judge_ops(rows, screen, resume.list_inputs(screen), say)
     to_run = {task.row.key for task in tasks}
     say(f"would use {screens.shorten(screen.run)} ({why})")

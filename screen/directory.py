@@ -86,7 +86,7 @@ def choose_run(screen):
     if screen.environ.get("RUN"):
         return _check_run(Path(screen.environ["RUN"]).absolute(), screen)
     new = screen.runs / f"screen-{utc_stamp()}"
-    earlier = _list_earlier(screen.runs)
+    earlier = list_screens(screen.runs)
     if not earlier:
         return new, "new", "there is no earlier screen"
     if is_on(screen.environ, "FRESH"):
@@ -116,7 +116,7 @@ def make_run(path, kind):
     return path
 
 
-def _list_earlier(runs):
+def list_screens(runs):
     """[(directory, its facts)] of the screens in `runs`, newest first. Damaged ones are left out."""
     found = {}
     for path in {path.parent.resolve() for path in runs.glob("*/screen.json")}:

@@ -27,7 +27,8 @@ def read_options(argv, description):
         "level": "core or comprehensive", "mode": "kernel, operator, wrapper or cudagraph",
         "shapes": "a set of ops/shapes, or a FILE in place of upstream's core_shapes.yaml",
         "timeout": "seconds for one attempt (1800)", "retries": "repetitions after a failure that may pass (2)",
-        "shard": "hash: an operator always meets the same device; balanced: by the last screen's durations",
+        "shard": "hash: an operator always meets the same device; balanced: by recorded durations; queue: an idle device "
+                 "takes over",
         "replay_root": "RUN: replay the tuner's choices recorded in that screen",
         "replay_missing": "run (tuned live) or skip: operators that have no record there"}
     for name, text in options.items():

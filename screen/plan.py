@@ -12,7 +12,6 @@ Requirements: the standard library.
 
 import csv
 import difflib
-import hashlib
 import io
 import re
 from collections import defaultdict
@@ -22,12 +21,11 @@ from pathlib import Path
 from common import inventory
 from common.errors import UserError
 from common.inputs import split_list
-from common.state import SCHEMA, read_json, read_marker, write_text_atomic
+from common.state import SCHEMA, write_text_atomic
 from screen import results
 
 COLUMNS = ("schema", "repo", "op", "status", "device", "nodes", "reason")
 PLANNED, DISMISSED, NOT_FOUND = "planned", "dismissed", "not_found"
-SHARDS = ("hash", "balanced")
 
 
 @dataclass(frozen=True)
@@ -88,49 +86,15 @@ def keep_earlier_rows(planned, earlier, ops):
     return sorted(planned + kept, key=lambda each: each.key)
 
 
-def assign_by_hash(planned, devices):
-    """Each planned row with a device by sha256 of `repo/op`: the same operator meets the same card every night."""
-    def choose(name):
-        return devices[int(hashlib.sha256(name.encode()).hexdigest(), 16) % len(devices)].name
-    return [replace(each, device=choose(each.name)) if each.status == PLANNED else each for each in planned]
+def list_names(planned):
+    """Names of the rows that are to run, in their order."""
+    return [each.name for each in planned if each.status == PLANNED]
 
 
-def assign_balanced(planned, devices, seconds, earlier=()):
-    """Each planned row with a device so that all end at about the same time: longest first onto the least loaded.
-
-    `seconds` are the last durations per (repo, op); an unknown one counts as the median. A row that `earlier` (the plan
-    of the same screen) already assigned to a device in use keeps it.
-    """
-    known = sorted(seconds.values())
-    typical = known[len(known) // 2] if known else 1.0
-    load = {device.name: 0.0 for device in devices}
-    stored = {each.key: each.device for each in earlier if each.device in load}
-    assigned = {}
-    for each in sorted(planned, key=lambda each: (each.key not in stored, -seconds.get(each.key, typical), each.key)):
-        if each.status == PLANNED:
-            device = stored.get(each.key) or min(load, key=load.get)
-            load[device] += seconds.get(each.key, typical)
-            assigned[each.key] = device
-    return [replace(each, device=assigned.get(each.key, "")) for each in planned]
-
-
-def read_durations(runs, exclude=None):
-    """{(repo, op): seconds} of the newest earlier screen in directory `runs` that has any; {} if there is none."""
-    screens = {path.parent.resolve() for path in runs.glob("*/screen.json")} - {exclude}
-    for screen in sorted(screens, key=_read_created, reverse=True):
-        seconds = {}
-        for marker_path in screen.glob("*/*/.complete"):
-            marker = read_marker(marker_path.parent) or {}
-            if isinstance(marker.get("seconds"), (int, float)):
-                seconds[marker_path.parent.parent.name, marker_path.parent.name] = float(marker["seconds"])
-        if seconds:
-            return seconds
-    return {}
-
-
-def _read_created(screen):
-    facts = read_json(screen / "screen.json")
-    return str(facts.get("created", "")) if isinstance(facts, dict) else ""
+def assign(planned, shares):
+    """The planned rows with the device that each has in `shares` ({device: names}, sharding.py)."""
+    devices = {name: device for device, share in shares.items() for name in share}
+    return [replace(each, device=devices.get(each.name, "")) for each in planned]
 
 
 def write_plan(path, rows):

@@ -7,8 +7,8 @@ One thread and no callbacks: run() looks at each slot every POLL seconds and mov
                                 -> quarantined     it never became clean, a process cannot be ended, or pytest does not start:
                                                    its operators move to the devices that live
 
-Operators stay with their device, but for host slots: an idle one takes over from another. Nothing is waited for
-without a look at whether it still lives. An interrupt (Ctrl-C, SIGTERM) ends the children and leaves their operators
+Operators stay with their device, but for host slots and SHARD=queue: an idle one takes over from another. Nothing is
+waited for without a look at whether it still lives. An interrupt (Ctrl-C, SIGTERM) ends the children and leaves their operators
 without a marker; a second one kills.
 
 Requirements: the standard library.
@@ -23,9 +23,10 @@ from common.inputs import split_list
 from common.process import KILL_LIMIT
 from common.state import remove_marker, sha256_json, write_marker
 from screen.attempts import read_attempt, set_cache_aside, start_attempt, tidy_logs
-from screen.plan import PlannedOp, assign_by_hash
+from screen.plan import PlannedOp
 from screen.retry import MEMORY, Step, decide_next
 from screen.settling import Settling
+from screen.sharding import shard
 from warm.pool import Pool
 
 POLL = 0.02
@@ -33,10 +34,12 @@ POLL = 0.02
 
 @dataclass
 class Task:
-    """A planned operator on its way to an outcome. `inputs` as inputs.py lists them; `seconds` spent so far."""
+    """A planned operator on its way to an outcome. `inputs` as inputs.py lists them; `expected`: seconds that it is known to
+    take, or that are typical; `seconds` spent so far."""
     row: PlannedOp
     inputs: dict
     replay: str = ""
+    expected: float = 1.0
     step: Step = None
     attempts: list = field(default_factory=list)
     not_before: float = 0.0
@@ -98,7 +101,7 @@ class Scheduler:
         return waiting or any(slot.is_busy() for slot in self._slots)
 
     def _start_next(self, slot, now):
-        if not slot.queue and slot.device.is_host:
+        if not slot.queue and (slot.device.is_host or self._screen.environ["SHARD"] == "queue"):
             self._take_over(slot)
         ready = next((task for task in slot.queue if task.not_before <= now), None)
         if ready is None:
@@ -198,18 +201,20 @@ class Scheduler:
                             f"complete is kept", REFUSED)
         tasks = list(slot.queue)
         slot.queue.clear()
-        rows = assign_by_hash([task.row for task in tasks], [each.device for each in live])
-        for task, row in zip(tasks, rows):
-            self._move([task], next(each for each in live if each.device.name == row.device))
+        shares = shard("hash", [task.row.name for task in tasks], [each.device.name for each in live])
+        for target in live:
+            self._move([task for task in tasks if task.row.name in shares[target.device.name]], target)
 
     def _take_over(self, slot):
-        """Host slots are all alike and their times mean nothing: an idle one takes an operator from the longest queue.
+        """An idle slot takes the first operator of the slot that has most left to do.
 
         Only one that was not tried yet: what waits to be tried again may have been moved on purpose.
         """
-        longest = max(self._slots, key=lambda each: len(each.queue))
-        if longest.queue and not longest.queue[-1].attempts:
-            self._move([longest.queue.pop()], slot)
+        fullest = max(self._slots, key=lambda each: sum(task.expected for task in each.queue))
+        task = next((task for task in fullest.queue if not task.attempts), None)
+        if task is not None:
+            fullest.queue.remove(task)
+            self._move([task], slot)
 
     def _other_slot(self, slot):
         """The live slot with the least to do other than `slot`, or `slot` if there is none."""
@@ -220,7 +225,8 @@ class Scheduler:
         for task in tasks:
             task.row = replace(task.row, device=target.device.name)
             target.queue.append(task)
-        self._save_moves([task.row for task in tasks])
+        if tasks:
+            self._save_moves([task.row for task in tasks])
 
     def _end_everything(self):
         """After an error: TERM to all at once, so that their graces run side by side, then wait."""

@@ -404,6 +404,31 @@ def test_balanced_sharding_packs_the_longest_first_and_is_stored(stub, cards):
     assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == packed
 
 
+def test_balanced_gives_an_op_the_device_of_the_night_before(stub, cards):
+    stub.write_ops(["a", "b", "c", "d"])
+    balanced = ["--devices", "0,1", "--shard", "balanced", "--fresh"]
+    assert stub.run(*balanced, **cards) == 0
+    first = {"a": "0", "b": "1", "c": "0", "d": "1"}
+    assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == first
+    for op, seconds in {"a": 10, "b": 12, "c": 14, "d": 11}.items():     # packed anew b and c would part from a and d
+        path = stub.latest / f"main/{op}/.complete"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
+    stub.write_ops(["a", "b", "c", "d", "new"])
+    assert stub.run(*balanced, **cards) == 0
+    assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == first | {"new": "1"}
+    assert [row["device"] for row in stub.read_csv("summary.csv")] == ["0", "1", "0", "1", "1"]
+
+
+def test_a_queue_gives_an_idle_card_what_waits_at_another(stub, cards):
+    ops = ["first", "second", "third", "fourth"]
+    stub.write_ops(ops)
+    stub.behave("first", 'while [ $(ls -d "$RUN_DIR"/../../../*/.complete | wc -l) -lt 3 ]; do sleep 0.05; done')
+    assert stub.run("--devices", "0,1", "--shard", "queue", "--timeout", "30", **cards) == 0
+    where = {row["op"]: row["device"] for row in stub.read_csv("plan.csv")}
+    assert where == {"first": "0", "second": "1", "third": "1", "fourth": "1"}
+    assert {op: stub.log_facts(op, 1)["device"] for op in ops} == where
+
+
 def test_an_idle_host_slot_takes_over(stub):
     ops = [f"op{number}" for number in range(8)]
     stub.write_ops(ops)
@@ -553,7 +578,7 @@ def test_help_needs_no_torch(stub):
     (["--dtypes", "float16,half"], {}, "DTYPES: half: unknown; valid are float16, float32, bfloat16, int16, int32, bool, complex64"),
     (["--level", "medium"], {}, "LEVEL: medium: unknown; valid are core, comprehensive"),
     ([], {"MODE": "graph"}, "MODE: graph: unknown; valid are kernel, operator, wrapper, cudagraph"),
-    (["--shard", "random"], {}, "SHARD: random: unknown; valid are hash, balanced"),
+    (["--shard", "random"], {}, "SHARD: random: unknown; valid are hash, balanced, queue"),
     (["--timeout", "soon"], {}, "TIMEOUT: soon: is no number of seconds"),
     (["--timeout", "0"], {}, "TIMEOUT: 0: is no number of seconds"),
     (["--retries", "-1"], {}, "RETRIES: -1: is no whole number"),

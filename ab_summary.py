@@ -82,7 +82,7 @@ class Sides:
     """What one key (op_name, dtype, mode, shape, number of such a row in its log) got in each round of each side."""
     times: dict     # {side: [ms per round or None]}
     methods: set    # {(timer, cache)}
-    gaps: dict      # {side: [us that a launch cost, or None]}
+    launches: dict  # {side: [(us that a launch cost, launches of a call), or None]}
     lack: str = ""  # what the last round without a figure had instead
 
 
@@ -104,7 +104,7 @@ def read_rounds(folder, rounds):
                 seen[key] += 1
                 sides = table.setdefault((*key, seen[key]), make_sides(rounds))
                 if row.status == "SUCCESS":
-                    sides.times[side][number - 1], sides.gaps[side][number - 1] = row.latency_ms, row.gap_us
+                    sides.times[side][number - 1], sides.launches[side][number - 1] = row.latency_ms, row.launch
                     sides.methods.add((row.timer or log.header.get("timer", ""), row.cache or log.header.get("cache", "")))
                 else:
                     sides.lack = f"{row.status} {row.reason}".strip()
@@ -180,7 +180,7 @@ def summarize_op(run, settings, op):
         op_name, dtype, mode, shape, number = key
         times, band = sides.times, read_noise_band(run, settings, op, sides.methods)
         why = fault or find_row_fault(sides)
-        shift = 0.0 if why else verdict.find_gap_shift([t for s in SIDES for t in times[s]], [g for s in SIDES for g in sides.gaps[s]])
+        shift = 0.0 if why else verdict.find_gap_shift([t for s in SIDES for t in times[s]], [g for s in SIDES for g in sides.launches[s]])
         result = verdict.compare_sides(times["off"], times["on"], band, shift=shift)
         if why:
             result = verdict.Comparison("invalid", why, result.rounds)

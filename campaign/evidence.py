@@ -32,14 +32,14 @@ PART = re.compile(r"([ab])(\d+)")
 
 @dataclass(frozen=True)
 class StepData:
-    """One benchmark step, read. `rows`: {row: (ms or None, timer, cache)} in the table's order; `gaps`: {row: us or None},
-    what a launch cost while the row was timed."""
+    """One benchmark step, read. `rows`: {row: (ms or None, timer, cache)} in the table's order; `launches`: {row: (us, number) or
+    None}, what a launch cost while the row was timed, and how often a call launches."""
     status: str
     detail: str
     cell: object = None
     replay: str = ""
     rows: dict = field(default_factory=dict)
-    gaps: dict = field(default_factory=dict)
+    launches: dict = field(default_factory=dict)
     is_throttled: bool = False
 
 
@@ -122,14 +122,14 @@ def find_replay_fault(run_dir, text, is_recording):
 
 
 def list_rows(log):
-    """{row: (ms or None, timer, cache, gap_us or None)}."""
+    """{row: (ms or None, timer, cache, launch as StepData has it)}."""
     rows, seen = {}, Counter()
     for row in log.rows:
         name = f"{row.op_name} {row.dtype} {row.shape}"
         seen[name] += 1
         name = name if seen[name] == 1 else f"{name} #{seen[name]}"
         ms = row.latency_ms if row.status == "SUCCESS" else None
-        rows[name] = (ms if ms is not None and math.isfinite(ms) and ms > 0 else None, row.timer, row.cache, row.gap_us)
+        rows[name] = (ms if ms is not None and math.isfinite(ms) and ms > 0 else None, row.timer, row.cache, row.launch)
     return rows
 
 
@@ -208,10 +208,10 @@ def read_times(data):
         if problem:
             return Times("invalid", f"{part}: {problem}", {})
         round_, replicate = PART.fullmatch(part).groups()
-        rows, gaps = zip(*((data.steps[part, cell].rows, data.steps[part, cell].gaps) for cell in CELLS))
+        rows, launches = zip(*((data.steps[part, cell].rows, data.steps[part, cell].launches) for cell in CELLS))
         pairs[round_, int(replicate)] = {name: dict(zip(CELLS, (each[name][0] for each in rows))) for name in rows[0]}
         for name in rows[0]:
-            shift = find_gap_shift([each[name][0] for each in rows], [each.get(name) for each in gaps])
+            shift = find_gap_shift([each[name][0] for each in rows], [each.get(name) for each in launches])
             shifts[name] = max(shifts.get(name, 0.0), shift)
     expected = {(round_, number) for round_ in "ab" for number in range(1, data.replicates + 1)}
     return Times("ok" if expected <= pairs.keys() else "no-b", "", pairs, shifts)

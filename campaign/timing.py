@@ -7,15 +7,17 @@ replicate) is one fresh process per cell: the unit of replication. With d = ln(c
     null rows   d of the tasks whose binaries are the same in off and candidate: their share with p-value < 1 - level
                 is the false-alarm rate that is published; beyond twice the nominal level (and more than one alarm, for
                 one among few says nothing) no time of the campaign is trusted
-    shifts      {row: share}: by how much the launch gap, which was measured with each row, could set its cells apart
+    shifts      {row: share}: by how much the launch gap, which was measured with each row, could set its cells apart. It
+                may be the same in all processes, so their number does not make it less: a row is tested for what d
+                exceeds it by, and interval and MDE are wider by it on either side
     sigma       of one row: the largest of the pooled placebo (1.4826 x median |p|: a few wild rows must not blind the
                 rest), the row's own placebo (rms: a wild row must blind itself), the row's own spread over processes,
-                its shift, and min_noise (what the timer resolves)
-    interval    exp(mean d +- t x sigma / sqrt n)       MDE  (t_level + t_power) x sigma / sqrt n
+                and min_noise (what the timer resolves)
+    interval    exp(mean d +- (t x sigma / sqrt n + shift))     MDE  (t_level + t_power) x sigma / sqrt n + shift
     rows        p-values of the rows with both rounds, Benjamini-Hochberg over all planned rows
     task        geometric mean over its rows, per round. Rows of one process share its luck, so their number does not
                 narrow the task's interval. A round is faster or slower if its ratio leaves the band and exceeds the
-                task's own placebo, its rows' mean shift, and t x sigma in that round.
+                task's own placebo, and its rows' mean shift and t x sigma in that round.
 
 Requirements: scipy. Limits: no input or output.
 """
@@ -124,11 +126,12 @@ def judge_rows(times, noise, rules, shifts):
 
 
 def judge_row(row, logs, placebo, noise, rules, shift):
-    sigma = max(noise.row_sigma, find_rms(placebo), shift, statistics.stdev(logs) if len(logs) > 1 else 0.0)
+    sigma = max(noise.row_sigma, find_rms(placebo), statistics.stdev(logs) if len(logs) > 1 else 0.0)
     mean, error = statistics.fmean(logs), sigma / math.sqrt(len(logs))
     t_level, t_power, tail = find_quantiles(noise.placebo_rows - 1, rules.level)
-    return RowTiming(row, len(logs), math.exp(mean), math.exp(mean - t_level * error), math.exp(mean + t_level * error),
-                     math.expm1((t_level + t_power) * error), math.exp(statistics.fmean(placebo)), 2 * tail(abs(mean) / error))
+    half_width, excess = t_level * error + shift, max(0.0, abs(mean) - shift)
+    return RowTiming(row, len(logs), math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width),
+                     math.expm1((t_level + t_power) * error + shift), math.exp(statistics.fmean(placebo)), 2 * tail(excess / error))
 
 
 def find_quantiles(freedom, level):
@@ -155,22 +158,22 @@ def judge_task(times, rows, noise, rules, shifts):
     """Timing of a task with both rounds; `rows` are its corrected RowTimings."""
     logs, placebo = list_task_logs(times, "candidate"), list_task_logs(times, "mask0")
     shift = statistics.fmean(shifts.get(row.row, 0.0) for row in rows)
-    sigma = max(noise.task_sigma, find_rms(placebo), shift, statistics.stdev(logs) if len(logs) > 1 else 0.0)
+    sigma = max(noise.task_sigma, find_rms(placebo), statistics.stdev(logs) if len(logs) > 1 else 0.0)
     t_level, t_power, _ = find_quantiles(noise.placebo_rows - 1, rules.level)
     mean, error = statistics.fmean(logs), sigma / math.sqrt(len(logs))
     per_round = {round_: list_task_logs(times, "candidate", (round_,)) for round_ in ("a", "b")}
     directions = {round_: find_round_direction(per_round[round_], list_task_logs(times, "mask0", (round_,)), shift, noise, t_level, rules)
                   for round_ in ("a", "b")}
     standing = [row for row in rows if row.adjusted is not None and row.adjusted < 1 - rules.level]
-    return Timing("ok", "", *(math.exp(statistics.fmean(per_round[r])) for r in ("a", "b")), math.exp(mean - t_level * error),
-                  math.exp(mean + t_level * error), math.expm1((t_level + t_power) * error), directions["a"], directions["b"],
+    return Timing("ok", "", *(math.exp(statistics.fmean(per_round[r])) for r in ("a", "b")), math.exp(mean - t_level * error - shift),
+                  math.exp(mean + t_level * error + shift), math.expm1((t_level + t_power) * error + shift), directions["a"], directions["b"],
                   sum(row.ratio < 1 / (1 + rules.band) for row in standing), sum(row.ratio > 1 + rules.band for row in standing))
 
 
 def find_round_direction(logs, placebo, shift, noise, t_level, rules):
     """faster, slower, or "" where the round's ratio lies inside the band, its own placebo, the launch's, or the pooled noise."""
     mean = statistics.fmean(logs)
-    least = max(math.log1p(rules.band), abs(statistics.fmean(placebo)), shift, t_level * noise.task_sigma / math.sqrt(len(logs)))
+    least = max(math.log1p(rules.band), abs(statistics.fmean(placebo)), shift + t_level * noise.task_sigma / math.sqrt(len(logs)))
     if abs(mean) <= least:
         return ""
     return "faster" if mean < 0 else "slower"

@@ -12,7 +12,7 @@ Input, as run_pytest.sh writes it (columns narrowed here; the real ones are 20 w
     ------------------------------------------------------------------------------------
     SUCCESS            0.012300           0.024600         0.500    1.234   [torch.Size([64, 8]), #1]
     FAILED                  N/A                N/A           N/A   N/A
-    TIMER: Operator=mm dtype=torch.float16 row=1 timer=graph cache=cold gap_us=0.85 host_us=61.2 reason=<<<>>>
+    TIMER: Operator=mm dtype=torch.float16 row=1 timer=graph cache=cold gap_us=0.85 nodes=1 host_us=61.2 reason=<<<>>>
     FAILED: Operator=mm dtype=torch.float16 row=2 err=<<<RuntimeError: out of memory>>>
     NOT MEASURED: Operator=mm dtype=torch.float32 reason=<<<after failure of torch.float16>>>
     ==== gemscreen end ====
@@ -50,7 +50,7 @@ _SYMBOL = re.compile(r"#\d+")
 _FAILED_ROW = re.compile(r"FAILED: Operator=(\S{1,200}) dtype=(\S{1,100}) row=(\d{1,6}) err=<<<(.*)>>>")
 _FAILED_UPSTREAM = re.compile(r"FAILED: Operator=(\S{1,200}) dtype=(\S{1,100}) err=<<<(.*?)(?:>>>|$)")
 _TIMER = re.compile(r"TIMER: Operator=(\S{1,200}) dtype=(\S{1,100}) row=(\d{1,6}) timer=(\w+) cache=(\w+)(.*?) reason=<<<(.*)>>>")
-_TIMER_FIGURES = {name: re.compile(rf" {name}=(\d{{1,12}}(?:\.\d{{1,12}})?(?:e[+-]?\d{{1,3}})?)(?: |$)") for name in ("host_us", "gap_us")}
+_TIMER_FIGURES = {name: re.compile(rf" {name}=(\d{{1,12}}(?:\.\d{{1,12}})?(?:e[+-]?\d{{1,3}})?)(?: |$)") for name in ("host_us", "gap_us", "nodes")}
 _NOT_MEASURED = re.compile(r"NOT MEASURED: Operator=(\S{1,200}) dtype=(\S{1,100}) reason=<<<(.*)>>>")
 _BANNER_LINE = re.compile(r"(\w+): ?(.*)")
 _LAST_WORDS = re.compile(r"(?:E  +)?((?:[A-Za-z_][\w.]{0,200})?(?:Error|Exception|Interrupt|Exit)(?::.*|$))|.{0,100}?: error: (.*)")

@@ -42,7 +42,7 @@ class Row:
     status: SUCCESS, FAILED, TRUNCATED (cut, no figures), INVALID (a latency that is no time, no
     ratio) or NOT_MEASURED (that dtype never started, no shape). dtype is without `torch.`. timer and
     cache are those of this row, "" where only the run says it; host_us is what one Gems call costs the host, gap_us
-    what a launch cost in the graph that timed it.
+    what a launch cost in the graph that timed it, nodes how often a call launches.
     """
     op_name: str
     dtype: str
@@ -61,6 +61,12 @@ class Row:
     cache: str = ""
     host_us: Optional[float] = None
     gap_us: Optional[float] = None
+    nodes: Optional[float] = None
+
+    @property
+    def launch(self):
+        """(gap_us, nodes), as verdict.find_gap_shift takes it; None where the gap was not measured."""
+        return None if self.gap_us is None else (self.gap_us, self.nodes or 1.0)
 
 
 def name_columns(header):

@@ -44,14 +44,16 @@ class Comparison:
     shift: float = 0.0
 
 
-def find_gap_shift(latencies_ms, gaps_us):
+def find_gap_shift(latencies_ms, launches):
     """By how much the launch gap alone could set these times of one row apart, as a share of the shortest; 0 where it is unknown.
 
-    It is measured with each figure, and moves between levels 0.18 us apart on an H200: a tenth of a kernel of 1.7 us.
+    It is measured with each figure, and moves between levels 0.18 us apart on an H200: a tenth of a kernel of 1.7 us. A
+    call holds it as often as it launches: `launches` are (gap in us, launches of a call), or None.
     """
-    if None in gaps_us or max(gaps_us) - min(gaps_us) <= GAP_NOISE * min(gaps_us):
-        return 0.0
-    return (max(gaps_us) - min(gaps_us)) / (1e3 * min(latencies_ms))
+    known = [launch for launch in launches if launch is not None]
+    gaps, nodes = [gap for gap, _ in known] or [0.0], [number for _, number in known] or [0.0]
+    moved = max(gaps) - min(gaps)
+    return max(nodes) * moved / (1e3 * min(latencies_ms)) if moved > GAP_NOISE * min(gaps) else 0.0
 
 
 def compare_sides(base, candidate, band, level=LEVEL, shift=0.0):

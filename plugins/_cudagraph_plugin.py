@@ -10,7 +10,7 @@ Reads:   HOST_TARGET  set: does nothing, the host device has no time to measure;
          RUN_DIR      the run directory; unset: no samples.jsonl
 Output:  after each table one line per row, which common/runlog.py reads (here it is broken; it is one line):
            TIMER: Operator=abs dtype=torch.float16 row=1 timer=graph cache=cold how=flush launches=1000 copies=1000
-             samples=14 spread=0.0004 stop=spread gap_us=0.85 host_us=61.2 host_us_base=4.91 reason=<<<>>>
+             samples=14 spread=0.0004 stop=spread gap_us=0.85 nodes=1 host_us=61.2 host_us_base=4.91 reason=<<<>>>
          where a call cannot be captured, at once:
            CUDAGRAPH_FALLBACK phase=capture reason=AcceleratorError: CUDA error: ... (op=abs dtype=float16 column=gems)
          A time that is none is printed as nan; summary.csv has the row as INVALID, with the reason, without a ratio.

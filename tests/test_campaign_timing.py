@@ -57,6 +57,15 @@ def test_what_the_launch_gap_could_have_done_is_no_effect():
     assert (timings["long"].direction_a, timings["long"].direction_b, timings["long"].rows_faster) == ("faster", "faster", 2)
 
 
+def test_more_processes_do_not_make_the_launch_gap_less():
+    """It may be larger in every candidate: then 16 processes show 5 %, all of it the launch."""
+    times = {"t": make_times(lambda: 0.0017, candidate=0.95, replicates=8)}
+    (row, _), *_ = judge_rows(times["t"], measure_noise(times, set(), RULES, {"t": {}}), RULES, {"row0": 0.06})
+    assert (row.p_value, row.low < 1 < row.high) == (1.0, True)
+    timings, _ = judge_campaign(times, shifts={"t": {"row0": 0.06, "row1": 0.06}})
+    assert not has_verdict(timings["t"]) and timings["t"].rows_faster == 0 and timings["t"].high > 1
+
+
 def test_robust_sigma_is_blind_to_one_wild_row():
     assert find_robust_sigma([0.01, -0.01, 0.01, -0.01, 0.5]) == pytest.approx(0.014826)
     assert find_robust_sigma([]) == 0.0

@@ -476,11 +476,29 @@ def test_a_larger_gap_says_nothing_about_a_long_kernel():
     assert timer.measure(make_call(card, 0.5, 0.5), "graph").notes == []
 
 
+def test_a_call_of_several_kernels_holds_the_gap_as_often():
+    """Ten kernels of 50 us, and 0.2 us more for each launch, are 0.4 % of one and of the call; ten of 5 us are 4 %."""
+    card = Card()
+    timer, _ = make_timer(card)
+
+    def make_chain(ms):
+        call = make_call(card, ms, ms)
+        return lambda: [call() for _ in range(10)][-1]
+
+    found = timer.measure(make_chain(0.005), "graph")
+    assert (found.nodes, found.gap_us, found.latency_ms) == (10, pytest.approx(0.5), pytest.approx(0.05))
+    card.node_ms = lambda now: 0.0002
+    found = timer.measure(make_chain(0.005), "graph")
+    assert found.latency_ms == pytest.approx(0.052)
+    assert found.notes == ["launch gap 0.70 us, 10 times in it, it was 0.50 before: so much of the figure is the launch"]
+    assert timer.measure(make_chain(0.05), "graph").notes == []
+
+
 def test_columns_of_a_row_with_different_gaps_say_so():
     row = rows.Row(None, "graph")
     row.columns = {"torch": rows.Measurement("graph", "cold", 0.0017, gap_us=0.85), "gems": rows.Measurement("graph", "cold", 0.0019, gap_us=1.03)}
     line = row.describe("abs", "torch.float16", 1)
-    assert " gap_us=1.03 " in line
+    assert " gap_us=1.03 nodes=1 " in line
     assert line.endswith("reason=<<<launch gap of torch 0.85 us, of gems 1.03: the ratio holds that difference>>>")
 
 

@@ -38,14 +38,18 @@ def test_significant_but_small_is_ambiguous():
 def test_what_the_launch_gap_may_have_done_is_no_effect():
     """10 % of a kernel of 1.7 us, and a launch that cost 0.18 us more on one side; of 170 us it is nothing."""
     base, candidate = [1.700e-3, 1.701e-3, 1.699e-3], [1.870e-3, 1.871e-3, 1.869e-3]
-    shift = find_gap_shift(base + candidate, [0.85] * 3 + [1.03] * 3)
+    shift = find_gap_shift(base + candidate, [(0.85, 1)] * 3 + [(1.03, 1)] * 3)
     assert shift == pytest.approx(0.18 / 1.699)
     found = compare_sides(base, candidate, 0.02, shift=shift)
     assert found.verdict == "ambiguous"
     assert found.reason == "effects below 11.2% cannot be seen in 3 rounds, 10.6% of it for a launch gap that moved"
     assert compare_sides(base, candidate, 0.02).verdict == "slower"
-    assert find_gap_shift([1.7e-3, 1.7e-3], [0.85, 0.86]) == 0.0  # its own noise
-    assert find_gap_shift([1.7e-3, 1.7e-3], [0.85, None]) == 0.0  # not measured
+    assert find_gap_shift([1.7e-3, 1.7e-3], [(0.85, 1), (0.86, 1)]) == 0.0  # its own noise
+    assert find_gap_shift([1.7e-3, 1.7e-3], [None, None]) == 0.0  # not measured
+
+
+def test_a_call_of_several_kernels_holds_the_launch_gap_as_often():
+    assert find_gap_shift([10e-3, 10e-3, 10e-3], [(0.85, 3), (1.03, 5), None]) == pytest.approx(5 * 0.18 / 10)
 
 
 def test_t_interval_of_two_rounds():

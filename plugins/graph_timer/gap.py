@@ -7,6 +7,8 @@ as before (docs/timing.md, "The launch gap"). So it is taken before and after ea
     moved within a block     the block is void, and taken again
     above the process's own  the row says how much of its figure is that
     kept with the figure     gap_us in TIMER lines and samples.jsonl; who compares two processes compares their gaps, too
+
+A call that launches `nodes` kernels, copies or memsets holds the gap so many times.
 """
 import math
 
@@ -39,23 +41,24 @@ class GapProbe:
         try:
             with self.device.scratch_rng():
                 return self.device.capture(run)
-        except RuntimeError:
+        except Exception:  # noqa: BLE001 - no graphs after all: the operator's own capture says why
             return False
 
 
-def has_moved(one_us, other_us, latency_ms):
-    """True if two gaps differ by more than noise, and by so much that a figure of `latency_ms` is another one."""
+def has_moved(one_us, other_us, latency_ms, nodes):
+    """True if two gaps differ by more than noise, and by so much that a figure of `latency_ms` over `nodes` is another one."""
     difference = abs(one_us - other_us)  # nan compares as False
-    return difference > MOVE * min(one_us, other_us) and difference > SHARE * 1e3 * latency_ms
+    return difference > MOVE * min(one_us, other_us) and nodes * difference > SHARE * 1e3 * latency_ms
 
 
-def find_move(before_us, after_us, latency_ms):
+def find_move(before_us, after_us, latency_ms, nodes):
     """Why a block between two readings is void, or ""."""
-    return f"launch gap moved from {before_us:.2f} to {after_us:.2f} us" if has_moved(before_us, after_us, latency_ms) else ""
+    return f"launch gap moved from {before_us:.2f} to {after_us:.2f} us" if has_moved(before_us, after_us, latency_ms, nodes) else ""
 
 
-def find_excess(gap_us, least_us, latency_ms):
+def find_excess(gap_us, least_us, latency_ms, nodes):
     """[a note] if a figure holds a larger gap than this process has seen."""
-    if not has_moved(gap_us, least_us, latency_ms) or gap_us < least_us:
+    if not has_moved(gap_us, least_us, latency_ms, nodes) or gap_us < least_us:
         return []
-    return [f"launch gap {gap_us:.2f} us, it was {least_us:.2f} before: so much of the figure is the launch"]
+    times = f", {nodes:g} times in it" if nodes > 1 else ""
+    return [f"launch gap {gap_us:.2f} us{times}, it was {least_us:.2f} before: so much of the figure is the launch"]

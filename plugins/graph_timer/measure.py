@@ -282,6 +282,7 @@ class Timer:
         more = {**more, "launches": launches, "copies": workload.plan.copies, "how": workload.plan.how,
                 "input_bytes": call.input_bytes}
         read_gap = self.gap.read if timer == GRAPH else lambda: math.nan
+        nodes = sum((more.get("nodes") or {}).values()) / launches or 1.0
         number, void = 0, ""
         while not number or self.retries.allow(void, number):
             number += 1
@@ -296,14 +297,14 @@ class Timer:
             after = self.reader.read()
             gaps.append(read_gap())
             summary = sampling.summarize(times)
-            void = judge(before, after) or self._find_compiles(mark) or sampling.find_drift(times) or find_move(*gaps, summary.median)
+            void = judge(before, after) or self._find_compiles(mark) or sampling.find_drift(times) or find_move(*gaps, summary.median, nodes)
             self._log_block(timer, times, void, number, before, after,
                             {**more, "written_bytes": sum(workload.written.values()), "stop": stop,
                              "settle_seconds": settled, "gaps_us": gaps})
-        notes = [void] if void else find_excess(gaps[-1], self.gap.least_us, summary.median)
+        notes = [void] if void else find_excess(gaps[-1], self.gap.least_us, summary.median, nodes)
         fault = sampling.find_fault(summary.median, call.output_bytes) or self._find_compiles(mark)
         return Measurement(timer, self.cache, math.nan if fault else summary.median, fault, [] if fault else notes, gap_us=gaps[-1],
-                           launches=launches, copies=workload.plan.copies, how=workload.plan.how, samples=len(times),
+                           nodes=nodes, launches=launches, copies=workload.plan.copies, how=workload.plan.how, samples=len(times),
                            spread=summary.spread, stop=stop)
 
     def _settle(self, workload, take):

@@ -1,9 +1,9 @@
 """rows.py - the two columns of one row, timed by one method, and the line that says how. Pure.
 
     TIMER: Operator=abs dtype=torch.float16 row=1 timer=graph cache=cold how=flush launches=1000 copies=1000 samples=14 \
-spread=0.0004 stop=spread gap_us=0.85 host_us=61.2 host_us_base=4.91 reason=<<<>>>
+spread=0.0004 stop=spread gap_us=0.85 nodes=1 host_us=61.2 host_us_base=4.91 reason=<<<>>>
 
-One such line per row stands after the row's table (here it is broken; it is one line). launches to stop are those of
+One such line per row stands after the row's table (here it is broken; it is one line). launches to nodes are those of
 the Gems column; host_us is what one call of it costs the host, host_us_base that of the Torch column; reason says why
 a time is none, why another timer than the wanted one was used, or what is wrong with the figure all the same.
 """
@@ -32,6 +32,7 @@ class Measurement:
     spread: float = math.nan
     stop: str = ""
     gap_us: float = math.nan  # of graph: what a launch costs in it
+    nodes: float = 1.0        # launches of one call
 
     @property
     def method(self):
@@ -80,7 +81,7 @@ class Row:
         parts += [f"launches={shown.launches} copies={shown.copies} samples={shown.samples}"] if shown.samples else []
         parts += [f"spread={shown.spread:.2g}"] if math.isfinite(shown.spread) else []
         parts += [f"stop={shown.stop}"] if shown.stop else []
-        parts += [f"gap_us={shown.gap_us:.3g}"] if math.isfinite(shown.gap_us) else []
+        parts += [f"gap_us={shown.gap_us:.3g} nodes={shown.nodes:.3g}"] if math.isfinite(shown.gap_us) else []
         parts += [f"{name}={m.host_us:.4g}" for name, m in hosts.items() if m and math.isfinite(m.host_us)]
         return " ".join(parts) + f" reason=<<<{self.explain()}>>>"
 
@@ -92,6 +93,6 @@ class Row:
             said.setdefault(" ".join(text.split()), []).append(column)
         if len(methods := {m.method for m in self.columns.values()}) > 1:
             said[f"columns timed differently: {sorted(methods)}"] = []
-        if len(found) == 2 and has_moved(*(m.gap_us for _, m in found), min(m.latency_ms for _, m in found)):
+        if len(found) == 2 and has_moved(*(m.gap_us for _, m in found), min(m.latency_ms for _, m in found), max(m.nodes for _, m in found)):
             said["launch gap of torch {:.2f} us, of gems {:.2f}: the ratio holds that difference".format(*(m.gap_us for _, m in found))] = COLUMNS
         return "; ".join(f"{' and '.join(who)}: {text}" if len(who) == 1 else text for text, who in said.items())

@@ -121,8 +121,23 @@ def fall_back(log, side, number):
     return log.replace("==== gemscreen end", line + "==== gemscreen end") if (side, number) == ("off", 2) else log
 
 
+def move_gap(log, side, number):
+    line = f"TIMER: Operator=chain dtype=torch.float16 row=1 timer=graph cache=cold gap_us={0.85 if side == 'off' else 1.03} nodes=3 reason=<<<>>>\n"
+    return log.replace("==== gemscreen end", line + "==== gemscreen end")
+
+
 def fail_row(log, side, number):
     return log.replace("SUCCESS ", "FAILED  ") if (side, number) == ("on", 4) else log
+
+
+def test_what_a_moved_launch_gap_may_have_done_is_no_effect(tmp_path):
+    """Three launches of 0.18 us more are 10 % of 5.4 us."""
+    runs, off = Runs(tmp_path), [0.0054 * t for t in STEADY]
+    runs.add("chain", off=off, on=[1.1 * t for t in off], change=move_gap)
+    runs.add("plain", off=off, on=[1.1 * t for t in off])
+    rows = runs.summarize()[1]
+    assert {op: row["verdict"] for op, row in rows.items()} == {"chain": "ambiguous", "plain": "slower"}
+    assert rows["chain"]["reason"].endswith("10.0% of it for a launch gap that moved")
 
 
 def test_rows_that_nothing_can_be_said_of(tmp_path):

@@ -121,6 +121,13 @@ def test_retries_are_bounded_and_not_wasted():
     assert [retries.allow(f"cause {n}", 1) for n in range(4)] == [True, True, True, False]
 
 
+def test_a_launch_gap_that_is_never_still_does_not_use_up_the_tries_of_other_causes():
+    retries = health.Retries(per_block=2, per_process=5)
+    assert [retries.allow(f"launch gap moved from 0.85 to 0.9{n} us", n) for n in (1, 2, 3)] == [True, True, False]
+    assert not retries.allow("launch gap moved from 0.91 to 0.86 us", 1)
+    assert [retries.allow("the times moved by +3.1% while they were taken", n) for n in (1, 2)] == [True, True]
+
+
 class FakeNvml:
     """pynvml's functions as they answer for one card that supports no power reading."""
 

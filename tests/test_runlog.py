@@ -365,7 +365,7 @@ Status       Torch Latency (ms)    Gems Latency (ms)         Gems Speedup       
 SUCCESS               0.020000            0.010000               2.000          [torch.Size([8, 8])]
 SUCCESS               0.020000                 nan                 nan          [torch.Size([9, 9])]
 SUCCESS               0.020000            0.010000               2.000          [torch.Size([7, 7])]
-TIMER: Operator=mm dtype=torch.float16 row=1 timer=graph cache=cold how=flush launches=250 host_us=61.25 host_us_base=4.9 reason=<<<>>>
+TIMER: Operator=mm dtype=torch.float16 row=1 timer=graph cache=cold how=flush launches=250 gap_us=0.85 nodes=2 host_us=61.25 host_us_base=4.9 reason=<<<>>>
 TIMER: Operator=mm dtype=torch.float16 row=2 timer=graph cache=cold reason=<<<gems: empty capture>>>
 TIMER: Operator=mm dtype=torch.float16 row=3 timer=do_bench cache=cold host_us=1.2e+03 reason=<<<gems: no graph: phase=capture reason=E: x>>>
 """
@@ -373,10 +373,10 @@ TIMER: Operator=mm dtype=torch.float16 row=3 timer=do_bench cache=cold host_us=1
 
 def test_timer_lines_label_the_rows_of_their_table():
     first, second, third = parse_runlog(TIMED).rows
-    assert (first.timer, first.cache, first.host_us, first.reason) == ("graph", "cold", 61.25, "")
+    assert (first.timer, first.cache, first.host_us, first.launch, first.reason) == ("graph", "cold", 61.25, (0.85, 2.0), "")
     assert (second.status, second.host_us) == ("INVALID", None)
     assert second.reason == "Gems latency nan ms is no time; gems: empty capture"
-    assert (third.status, third.timer, third.host_us) == ("SUCCESS", "do_bench", 1200.0)
+    assert (third.status, third.timer, third.host_us, third.launch) == ("SUCCESS", "do_bench", 1200.0, None)
     assert third.reason == "gems: no graph: phase=capture reason=E: x"
 
 

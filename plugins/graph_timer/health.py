@@ -11,6 +11,7 @@ vendor's command can hang in the driver. Limits: in a container NVML may show pr
 is taken for this one, and the others are counted by their ids.
 """
 import os
+import re
 
 THROTTLES = {0x4: "sw_power_cap", 0x8: "hw_slowdown", 0x20: "sw_thermal", 0x40: "hw_thermal", 0x80: "hw_power_brake"}
 LOWEST_CLOCK = 0.7       # of the card's maximum, while it works
@@ -36,16 +37,18 @@ def judge(before, after):
 
 
 class Retries:
-    """Which void blocks are measured again. What did not help before is not tried a second time for another block."""
+    """Which void blocks are measured again. A cause (its words, up to the first figure) that three tries in a row did not
+    outlast is not tried against a second time: it would use up the tries of the others."""
 
     def __init__(self, per_block=RETRIES_PER_BLOCK, per_process=RETRIES_PER_PROCESS):
         self.per_block, self.left, self.hopeless = per_block, per_process, set()
 
     def allow(self, void, number):
         """True if a block that was void for the `number`-th time (from 1) is to be measured again."""
+        cause = re.split(r"[-+\d]", void)[0]
         if void and number > self.per_block:
-            self.hopeless.add(void)
-        if not void or number > self.per_block or self.left <= 0 or void in self.hopeless:
+            self.hopeless.add(cause)
+        if not void or number > self.per_block or self.left <= 0 or cause in self.hopeless:
             return False
         self.left -= 1
         return True

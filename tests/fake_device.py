@@ -160,6 +160,7 @@ class Card:
         self.busy_until += hide_ms
         began = self.busy_until
         run()
+        self.overtook = self.now > began
         took = max(self.busy_until - began, 0.0015)  # what a pair of events alone shows
         self.synchronize()
         return took

@@ -321,6 +321,17 @@ def test_event_timing_hides_the_launches_and_do_bench_does_not():
     assert found.notes == ["launch-bound: a call costs the host 60 us, its kernels may be faster"]
 
 
+def test_event_timing_says_that_a_call_which_waits_for_the_device_lets_nothing_be_hidden():
+    """Two kernels of 1 ms with the host's 50 us between them; nothing else in the figure would show that."""
+    card = Card()
+    timer, _ = make_timer(card)
+    call = make_call(card, 1.0, 1.0)
+    found = timer.measure(lambda: (call(), card.read_back(), call()), "event")
+    assert found.latency_ms == pytest.approx(2.05)
+    assert found.notes == ["launch-bound: the device was idle before all was launched (the call waits for it), so the host's time is in the figure"]
+    assert timer.measure(lambda: (call(), call()), "event").notes == []
+
+
 @pytest.mark.parametrize("ms, notes", [
     (0.004, ["launch-bound: an empty kernel takes 1.7 us between events, about so much of it is the launch"]),
     (0.0179, ["launch-bound: an empty kernel takes 1.7 us between events, about so much of it is the launch"]),  # abs 4096x4096

@@ -3,7 +3,7 @@
     name, l2_bytes, can_capture, seed        free_bytes()  trim()  allocate(n)
     replicate(target, source, size, stride, count)         differs(a, b, size)  flush()  launch_nothing()
     stream()  scratch_rng()  outside_dispatch()            synchronize()  clock()
-    time_calls(run, hide_ms) -> ms           capture(run) -> graph with nodes, replay() -> ms, release()
+    time_calls(run, hide_ms) -> ms, overtook  capture(run) -> graph with nodes, replay() -> ms, release()
     is_lost(error)
 
 tests/fake_device.py has the same methods over a simulated clock; what is added here is added there.
@@ -87,7 +87,7 @@ class TorchDevice:
         self.flush_buffer, self.speck = None, self.allocate(8)
         self.side = module.Stream() if self.can_capture else None
         self.flag, self.flag_on_host = self._make_flag()
-        self.spins = self.type == "cuda" and hasattr(module, "_sleep")
+        self.spins, self.overtook = self.type == "cuda" and hasattr(module, "_sleep"), False
         self._compile_kernels()
 
     def probe_graphs(self):
@@ -239,7 +239,8 @@ class TorchDevice:
         """ms on the device for what run() launches, by a pair of events. Waits.
 
         `hide_ms`: how long the host needs to launch it all. A spinning kernel keeps the device busy for that long
-        first, so that it never waits for the host (where there is one: CUDA).
+        first, so that it never waits for the host (where there is one: CUDA). `overtook` says that it was through with
+        that before all was launched: a call that waits for the device, as nonzero does, lets nothing be hidden.
         """
         start, end = (self.module.Event(enable_timing=True) for _ in range(2))
         if self.spins and hide_ms:
@@ -247,6 +248,7 @@ class TorchDevice:
         start.record()
         run()
         end.record()
+        self.overtook = start.query()
         self.synchronize()
         return start.elapsed_time(end)
 

@@ -30,6 +30,7 @@ MAX_QUEUED = 500           # launches; the device's queue holds 1024
 EMPTY_CALLS = 50           # of one span, to see what an empty kernel takes between events
 LAUNCH_SHARE = 0.1         # of a kernel's time; if launching may add more to an event-timed figure, the row says so
 LAUNCH_MARGIN = 1.25       # launching may take so much more than with an empty kernel: 1.9 us against 1.7 on an H200
+OVERTOOK = "launch-bound: the device was idle before all was launched (the call waits for it), so the host's time is in the figure"
 FALLBACK_WARMUP_MS, FALLBACK_REP_MS = 25, 100  # Triton's own; the card is warm by then
 
 
@@ -138,8 +139,12 @@ class Timer:
                 workload = Workload(self.device, call, chosen)
                 hide_ms = 1.5 * chosen.launches * host_ms
                 found = self._sample(EVENT, workload, lambda: self.device.time_calls(workload.run, hide_ms), call, {})
+                overtook = self.device.overtook
                 found = self._add_host_time(found, workload)
-                notes += find_gap_bound(found, self._time_empty()) if self.device.hides_launches else find_launch_bound(found)
+                if not self.device.hides_launches:
+                    notes += find_launch_bound(found)
+                else:
+                    notes += [OVERTOOK] if overtook else find_gap_bound(found, self._time_empty())
                 return replace(found, notes=found.notes + notes)
             finally:
                 call.restore()

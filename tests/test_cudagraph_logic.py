@@ -436,6 +436,18 @@ def test_a_card_that_stays_throttled_gives_a_marked_row():
     assert len([b for b in blocks if b["kind"] == "block"]) == 1  # more tries would not help either
 
 
+def test_copies_of_an_in_place_call_that_leave_the_l2_are_not_called_warm():
+    """10 us: 500 copies of 64 bytes stay in an L2 of 1 MiB, 500 of 8 KiB do not."""
+    def measure_in_place(size):
+        card = Card(l2_bytes=MIB)
+        timer, _ = make_timer(card, cache="warm")
+        x = torch.ones(size)
+        return timer.measure(lambda: (card.launch([x], [x]), x.mul_(1.5))[1], "graph")
+
+    assert measure_in_place(16).notes == []
+    assert measure_in_place(2048).notes == ["not warm: 501 copies of the inputs, 4 MiB, are more than the L2 of 1"]
+
+
 def test_an_in_place_fallback_restores_its_inputs():
     card = Card()
     timer, _ = make_timer(card)

@@ -307,6 +307,7 @@ class Timer:
                             {**more, "written_bytes": sum(workload.written.values()), "stop": stop,
                              "settle_seconds": settled, "gaps_us": gaps})
         notes = [void] if void else find_excess(gaps[-1], self.gap.least_us, summary.median, nodes)
+        notes += plan.find_coldness(workload.plan, self.cache, call.input_bytes, self._room())
         fault = sampling.find_fault(summary.median, call.output_bytes) or self._find_compiles(mark)
         return Measurement(timer, self.cache, math.nan if fault else summary.median, fault, [] if fault else notes, gap_us=gaps[-1],
                            nodes=nodes, launches=launches, copies=workload.plan.copies, how=workload.plan.how, samples=len(times),

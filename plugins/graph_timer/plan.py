@@ -94,6 +94,14 @@ def _count_single_use(facts, wanted, room):
     return copies
 
 
+def find_coldness(plan, cache, input_bytes, room):
+    """[a note] if the copies that a call which changes its inputs needs are too large for the L2 to stay warm."""
+    total = plan.copies * input_bytes
+    if cache != "warm" or plan.copies == 1 or total <= room.l2_bytes:
+        return []
+    return [f"not warm: {plan.copies} copies of the inputs, {total / 2**20:.0f} MiB, are more than the L2 of {room.l2_bytes / 2**20:.0f}"]
+
+
 def find_warmth(plan, input_bytes, written_bytes, room):
     """Why a replay that wrote `written_bytes` to distinct memory was not cold, or "". A check of what was captured."""
     if plan.how not in ("rotation", "size"):

@@ -31,6 +31,7 @@ OTHER    PYTHON       of the children (.venv/bin/python beside this script, else
          Compile and tuner caches: one of each per device in RUNS/.cache, or below TRITON_CACHE_DIR, FLAGGEMS_CACHE_DIR.
          WARM         1 (default): each operator's pytest is a fork of a parent that has imported everything, where that is
                       safe, which is said otherwise (warm/server.py). 0: always a plain process
+         COMPILE_AHEAD  cores that compile the next operators' kernels while one is measured (0; screen/ahead.py)
          SETTLE_S     seconds that a device's memory may take to become free after a kill (60); else it is left out
 EXIT     0 all ok, skipped or dismissed; 1 an operator is none of these; 2 usage; 3 the environment was refused (a device
          that does not exist or is in use, a second screen in the directory, a full disk); 130 interrupted: go on with the same call.

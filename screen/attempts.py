@@ -59,7 +59,7 @@ class Running:
 
 def check_runner(screen, repo):
     """Ask run_pytest.sh --check, which makes nothing, about the knobs that only it judges. UserError if it refuses them."""
-    env = _make_environ(screen, repo, screen.devices[0]) | {"REPLAY_FROM": "", "SHAPES": ""}     # checked by run_batch.py
+    env = make_environ(screen, repo, screen.devices[0]) | {"REPLAY_FROM": "", "SHAPES": ""}     # checked by run_batch.py
     code, output = run_bounded([screen.run_pytest, "--check"], env=env, timeout=CHECK_LIMIT)
     if code != 0:
         last = (output.strip().splitlines() or [f"{screen.run_pytest} --check: exit status {code}"])[-1]
@@ -72,8 +72,8 @@ def start_attempt(screen, row, step, device, replay="", warm=None):
     attempts.mkdir(parents=True, exist_ok=True)
     number = _next_number(attempts)
     folder, log = attempts / str(number), attempts / f"{number}.driver.log"
-    caches = _cache_folders(screen, device, folder if step.fresh_cache else None)
-    env = _make_environ(screen, row.repo, device) | {
+    caches = cache_folders(screen, device, folder if step.fresh_cache else None)
+    env = make_environ(screen, row.repo, device) | {
         "RUN_DIR": str(folder), "ATTEMPT": str(number), "FALLBACK": step.fallback, "DTYPES": ",".join(step.dtypes),
         "REPLAY_FROM": replay, "SHAPES": screen.shapes.get(row.repo, ""), "CHECK_SHAPES": "0",
         **{name: str(path) for name, path in caches.items()}}
@@ -133,7 +133,7 @@ def tidy_logs(attempts):
 
 def set_cache_aside(screen, device):
     """Rename the compile cache of `device`, in which a file is torn, so that a new one begins; its new name."""
-    path = _cache_folders(screen, device, None)["TRITON_CACHE_DIR"]
+    path = cache_folders(screen, device, None)["TRITON_CACHE_DIR"]
     aside = path.with_name(f"{path.name}.torn-{utc_stamp()}")
     with contextlib.suppress(FileNotFoundError):
         os.replace(path, aside)
@@ -145,14 +145,14 @@ def _next_number(attempts):
     return max(taken, default=0) + 1
 
 
-def _make_environ(screen, repo, device):
+def make_environ(screen, repo, device):
     """What every call of run_pytest.sh for `repo` on `device` has in its environment."""
     env = apply_changes(screen.environ, child_environment(device, screen.environ, len(screen.devices)))
     env |= {"REPO": repo, "DEVICE": device.name, "DEVICES": device.name, "PYTHON": screen.python}
     return env | ({VARIABLES[repo]: str(screen.trees[repo])} if repo in VARIABLES else {})
 
 
-def _cache_folders(screen, device, fresh):
+def cache_folders(screen, device, fresh):
     """Compile and tuner cache of one device. Shared ones race between processes, and a tuner's choice holds for the
     card that it was made on; `fresh` is the attempt's folder if its compile cache is to be a new one."""
     label = re.sub(r"[^\w.-]", "_", f"{device.vendor}-{device.name}")

@@ -31,7 +31,7 @@ from screen.plan import PLANNED, read_plan
 SELECTION = ("OPS", "MATCH", "DEVICES", "SHAPES", "REPLAY_ROOT", "REPLAY_FROM", "REPLAY_MISSING",
              "HOST_TARGET")
 # These only say how it is driven.
-DRIVING = ("TIMEOUT", "RETRIES", "SHARD", "WARM")
+DRIVING = ("TIMEOUT", "RETRIES", "SHARD", "WARM", "COMPILE_AHEAD")
 LATEST = "latest-screen"
 # A nightly job that starts a minute early must not find yesterday's results and stop.
 CONTINUE_HOURS = 12

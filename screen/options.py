@@ -13,7 +13,7 @@ from common import inputs
 from common.errors import REFUSED, UserError
 from common.trees import ROOT
 
-NUMBERS = {"TIMEOUT": 1800.0, "RETRIES": 2, "GRACE_S": 15.0, "RETRY_PAUSE_S": 10.0, "SETTLE_S": 60.0}
+NUMBERS = {"TIMEOUT": 1800.0, "RETRIES": 2, "GRACE_S": 15.0, "RETRY_PAUSE_S": 10.0, "SETTLE_S": 60.0, "COMPILE_AHEAD": 0}
 
 
 def read_options(argv, description):

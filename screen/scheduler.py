@@ -17,11 +17,13 @@ Requirements: the standard library.
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from common.errors import REFUSED, UserError
 from common.inputs import split_list
 from common.process import KILL_LIMIT
 from common.state import remove_marker, sha256_json, write_marker
+from screen.ahead import start_ahead
 from screen.attempts import read_attempt, set_cache_aside, start_attempt, tidy_logs
 from screen.plan import PlannedOp
 from screen.retry import MEMORY, Step, decide_next
@@ -75,6 +77,7 @@ class Scheduler:
         self._warm = None
         if screen.environ.get("WARM") == "1" and not screen.environ.get("RUN_PYTEST"):
             self._warm = Pool(screen.run, screen.run_id, screen.run_pytest, screen.grace)
+        self._ahead = start_ahead(screen, report.note)
 
     def run(self):
         """Until all is done or stopped; self.outcomes then has the status of every operator that got one.
@@ -96,9 +99,16 @@ class Scheduler:
                 self._advance_running(slot, now, stops)
             if not slot.is_busy() and not slot.is_dead and not stops:
                 self._start_next(slot, now)
+        if self._ahead is not None and not stops:
+            self._ahead.advance(now, self._list_waiting())
         self._report.tick()
         waiting = not stops and any(slot.queue for slot in self._slots if not slot.is_dead)
         return waiting or any(slot.is_busy() for slot in self._slots)
+
+    def _list_waiting(self):
+        """(device, task) of what waits, one after the other: the first of each slot before the second of any."""
+        queues = [((slot.device, task) for task in slot.queue) for slot in self._slots if not slot.is_dead]
+        return (pair for pairs in zip_longest(*queues) for pair in pairs if pair is not None)
 
     def _start_next(self, slot, now):
         if not slot.queue and (slot.device.is_host or self._screen.environ["SHARD"] == "queue"):
@@ -238,5 +248,6 @@ class Scheduler:
         for slot in self._slots:
             while slot.running is not None and not slot.running.child.advance(time.monotonic()):
                 time.sleep(POLL)
-        if self._warm is not None:
-            self._warm.close()
+        for each in (self._ahead, self._warm):
+            if each is not None:
+                each.close()

@@ -24,8 +24,9 @@ LAUNCHER = ROOT / "warm" / "python"
 class Pool:
     """See the top of this file. Nothing here waits for a parent but close()."""
 
-    def __init__(self, run, run_id, run_pytest, grace):
+    def __init__(self, run, run_id, run_pytest, grace, prefix=()):
         self._run, self._run_id, self._run_pytest, self._grace = Path(run), run_id, run_pytest, grace
+        self._prefix = list(prefix)     # of the command that starts a parent
         self._parents, self._ending, self._noted, self._notes = {}, [], set(), []
 
     def offer(self, device, repo, arguments, environ):
@@ -78,7 +79,7 @@ class Pool:
         folder = self._run / ".warm" / label
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        child = Child([self._run_pytest, *arguments], tag=f"{self._run_id}/warm/{label}", log=folder / "log",
+        child = Child([*self._prefix, self._run_pytest, *arguments], tag=f"{self._run_id}/warm/{label}", log=folder / "log",
                       env={**environ, "WARM_SERVE": str(folder)}, grace=self._grace)
         (folder / "state").write_text(f"importing {child.pid}", encoding="utf-8")   # run_pytest.sh becomes the parent
         return folder, child

@@ -1,0 +1,70 @@
+"""COMPILE_AHEAD: a pass compiles what a measuring process will look up, on cores of its own or not at all."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+from warm_parent import ROOT
+
+FACTORIES = """
+import sys, torch
+import _compile_ahead_plugin as plugin
+big, small = (1 << 12, 1 << 12), (4, 4)
+for name, arguments in (("randn", ()), ("rand", ()), ("ones", ())):
+    make = plugin.zeros_where_large(getattr(torch, name), name)
+    for call in (lambda size: make(size, dtype=torch.float16), lambda size: make(*size, dtype=torch.float16)):
+        assert call(big).shape == big and call(big).dtype == torch.float16 and not call(big)[0].any(), name
+        assert call(small).shape == small and call(small).any(), name
+make = plugin.zeros_where_large(torch.randint, "randint")
+assert make(3, 9, big).dtype == torch.int64 and not make(3, 9, big)[0].any() and make(3, 9, small).min() >= 3
+assert make(5, 6, size=big, dtype=torch.int32).dtype == torch.int32 and make(5, (2,)).shape == (2,)
+assert plugin.zeros_where_large(torch.full, "full")(big, 7.0, dtype=torch.float16).shape == big
+"""
+PASS = {"COMPILE_PASS": "1", "HOST_MODE": "compile", "PYTEST_EXTRA": "--metrics=latency",
+        "PLUGINS": "_device_guard_plugin _host_device_plugin _rlc_switch_plugin _compile_ahead_plugin"}
+
+
+def run_softmax(folder, name, **environ):
+    """run_pytest.sh of softmax; its output. Each run has a tuner cache, and so generated code, of its own."""
+    env = {**os.environ, "PYTHON": sys.executable, "DEVICE": "host:0", "HOST_TARGET": "cuda:90", "RUN_DIR": str(folder / name),
+           "TRITON_CACHE_DIR": str(folder / "triton"), "FLAGGEMS_CACHE_DIR": str(folder / f"gems-{name}"), "OMP_NUM_THREADS": "1", **environ}
+    done = subprocess.run([ROOT / "run_pytest.sh", "softmax"], env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def list_cubins(folder):
+    return sorted(path.relative_to(folder) for path in (folder / "triton").rglob("*.cubin"))
+
+
+def test_a_pass_compiles_what_the_measuring_process_looks_up(tmp_path):
+    ahead = run_softmax(tmp_path, "ahead", **PASS)
+    compiled = list_cubins(tmp_path)
+    assert len(compiled) >= 3 and "SUCCESS                    N/A" in ahead     # torch's own column is not called
+    run_softmax(tmp_path, "measure")
+    assert list_cubins(tmp_path) == compiled
+
+
+def test_large_inputs_are_zeros_of_the_same_kind():
+    subprocess.run([sys.executable, "-c", FACTORIES], env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")}, check=True)
+
+
+def run_batch(folder, **environ):
+    """run_batch.py of the skipped operator, on two cores."""
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    env = {**os.environ, "PYTHON": sys.executable, "RUNS": str(folder), "OPS": "conv2d", "DEVICES": "host:0", **environ}
+    return subprocess.run([sys.executable, ROOT / "run_batch.py"], env=env, capture_output=True, text=True, timeout=300,
+                          preexec_fn=lambda: os.sched_setaffinity(0, cores))
+
+
+def test_with_too_few_cores_it_is_off_and_that_is_said(tmp_path):
+    done = run_batch(tmp_path, COMPILE_AHEAD="1")
+    assert done.returncode == 0 and done.stdout.count("compile-ahead: off: ") == 1, done.stdout + done.stderr
+    assert not list(tmp_path.glob("screen-*/.ahead"))
+
+
+@pytest.mark.parametrize("value", ["many", "-1", "1.5"])
+def test_a_value_that_is_no_number_is_refused(tmp_path, value):
+    done = run_batch(tmp_path, COMPILE_AHEAD=value)
+    assert done.returncode == 2 and f"COMPILE_AHEAD: {value}: " in done.stderr

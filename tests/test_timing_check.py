@@ -43,6 +43,13 @@ def test_parts_that_use_the_card_do_so_in_another_process(tmp_path):
     assert "--apart" in done.stdout and "CalledProcessError" in done.stdout and "1 failed" in done.stdout
 
 
+@pytest.mark.parametrize("word, status, said", [("--help", 0, "USAGE"), ("spred", 2, "timing_check.py: error: spred: unknown; the parts are")])
+def test_help_and_a_part_that_there_is_not(tmp_path, word, status, said):
+    done = subprocess.run([sys.executable, ROOT / "tests/gpu/timing_check.py", word], capture_output=True, text=True, check=False,
+                          env={"PATH": "/usr/bin:/bin", "OUT": str(tmp_path / "out")}, timeout=60)
+    assert done.returncode == status and said in done.stdout + done.stderr and not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("us, kernel, holds", [
     (17.916, 17.184, True), (5.868, 5.473, True), (64.923, 65.408, True),  # an H200's
     (64.7, 65.408, False),   # 1.1 % below

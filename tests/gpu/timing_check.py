@@ -10,7 +10,7 @@ PARTS   spread   16 operators (or SPREAD_OPS=abs,sum) x 3 shapes, PROCESSES (6) 
         warmup   mm, 16 shapes: sweep on two cards against one, and the serial run's latencies after both
 OUTPUT  OUT (default runs/timing-check)/report.txt, which is also printed; the runs in OUT/<time>/, or, where OUT is
         given, in /tmp/timing-check/<time>/
-EXIT    0 all held, 1 something did not
+EXIT    0 all held, 1 something did not, 2 no such part
 LIMITS  cases and physics run in processes of their own: this one must hold no context on the card, or every block of the
         others is void, "shared with process N".
 """
@@ -181,11 +181,18 @@ def run_apart(part, work, report):
 
 
 def main(parts):
+    if parts in (["-h"], ["--help"]):
+        print(__doc__)
+        return 0
     if parts[:1] == ["--apart"]:
         from timing_cases import check_cases
         from timing_physics import check_physics
         {"cases": check_cases, "physics": check_physics}[parts[1]](Path(parts[2]), Report(Path(parts[3])))
         return 0
+    known = (*APART, *PARTS)
+    if unknown := [part for part in parts if part not in known]:
+        print(f"timing_check.py: error: {unknown[0]}: unknown; the parts are {', '.join(known)}", file=sys.stderr)
+        return 2
     out = Path(os.environ.get("OUT") or ROOT / "runs/timing-check").resolve()
     out.mkdir(parents=True, exist_ok=True)
     # The runs are large; OUT may be copied home. A directory per call: run_pytest.sh never writes into an old one.

@@ -52,7 +52,7 @@ def read_settings(environ):
     if not ops:
         raise UserError("OPS: empty; name operators: OPS=abs,softmax")
     processes = environ.get("PROCESSES") or "6"
-    if not processes.isdigit() or int(processes) < 2 or int(processes) % 2:
+    if not processes.isdecimal() or int(processes) < 2 or int(processes) % 2:
         raise UserError(f"PROCESSES: {processes}: give an even number from 2 on, as PROCESSES=6")
     timers = [name.strip() for name in (environ.get("TIMERS") or ",".join(TIMERS)).split(",")]
     for name in timers:
@@ -181,8 +181,9 @@ def analyse(run, settings):
     """aa.csv, noise.json and the table; the exit status."""
     found = [(series, noise.summarize_series(series, settings["band"])) for series in read_study(run, settings)]
     methods = noise.summarize_methods(found)
+    device = find_device_name(run, settings["repo"]) or settings["device"]
     write_csv(found, run / "aa.csv")
-    write_json_atomic(run / "noise.json", {"schema": 1, "device": settings["device"], "repo": settings["repo"],
+    write_json_atomic(run / "noise.json", {"schema": 1, "device": device, "repo": settings["repo"],
                                            "created": settings["created"], "processes": settings["processes"], "timers": methods})
     missing = print_methods(methods, settings, found)
     print(run / "noise.json")
@@ -190,7 +191,7 @@ def analyse(run, settings):
 
 
 def find_device_name(run, repo):
-    """The card's name as the plugins saw it, from the record of an operator; else the selected device."""
+    """The card's name as the plugins saw it, from the record of an operator; None without one."""
     for path in sorted((run / repo).glob("*/record/autotune.json")):
         name = (read_json(path) or {}).get("meta", {}).get("device")
         if name:
@@ -222,8 +223,6 @@ def main(argv):
         run = claim_run(os.environ)
         write_json_atomic(run / "aa.json", {"schema": 1, **settings})
         run_study(run, settings, environ | held)
-    settings["device"] = find_device_name(run, settings["repo"]) or device.name
-    write_json_atomic(run / "aa.json", {"schema": 1, **settings})
     return analyse(run, settings)
 
 

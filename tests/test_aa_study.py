@@ -140,6 +140,21 @@ def test_what_makes_no_sense_is_refused(study, environ, status, message):
     assert done.returncode == status and message in done.stderr and "Traceback" not in done.stderr
 
 
+def test_an_interrupted_study_is_read_again_as_one_of_the_card(study, tmp_path):
+    """The third process of six was not reached: aa.json names the device as it was selected, its record names the card."""
+    figures = {"graph": GRAPH[:2]}
+    assert study(OPS="abs", TIMERS="graph", RUN=tmp_path / "aa", figures=figures).returncode == 1
+    (tmp_path / "aa/noise.json").unlink()
+    for number in range(3, 7):
+        shutil.rmtree(tmp_path / f"aa/samples/abs/{number}-graph")
+    again = study("--read", str(tmp_path / "aa"))
+    assert again.returncode == 1 and "1 of them missing in a process" in again.stdout
+    found = json.loads((tmp_path / "aa/noise.json").read_text())
+    assert found["device"] == "NVIDIA H200" and found["timers"]["graph cold"]["band"] is None
+    with pytest.raises(UserError, match="too few processes for a band of timer graph with cold L2; make one of 4 or more"):
+        noise.read_band(tmp_path / "aa", "NVIDIA H200", "graph", "cold")
+
+
 def test_existing_run_is_refused(study, tmp_path):
     (tmp_path / "aa").mkdir()
     assert "aa: exists; name a new directory" in study(OPS="abs", RUN=tmp_path / "aa").stderr

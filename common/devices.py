@@ -300,7 +300,7 @@ def _print_one(device):
 def print_warmup(count):
     """`python -m common.devices warmup N`: shell lines that show a child the first device alone, DEVICE, its name, and
     PARALLEL_WARMUP_DEVICES, the first N with their variables."""
-    if not count.isdigit() or int(count) < 1:
+    if not count.isdecimal() or int(count) < 1:
         raise UserError(f"PARALLEL_WARMUP_GPUS: {count}: is no number of devices; give one, as PARALLEL_WARMUP_GPUS=2")
     devices = select_devices(os.environ, sys.executable)
     names = ", ".join(device.name for device in devices)

@@ -121,7 +121,7 @@ def describe_disagreement(merged):
 def read_devices(environ):
     """The devices to spread over, each with the variables that show it to a child. pytest.UsageError if there are too few."""
     asked, text = environ["PARALLEL_WARMUP_GPUS"], environ.get("PARALLEL_WARMUP_DEVICES")
-    if not asked.isdigit() or int(asked) < 1:
+    if not asked.isdecimal() or int(asked) < 1:
         refuse(f"PARALLEL_WARMUP_GPUS: {asked}: is no number of devices; give one, as PARALLEL_WARMUP_GPUS=2")
     if not text:
         refuse("PARALLEL_WARMUP_DEVICES: empty; run through run_pytest.sh, which sets it from the selected devices")

@@ -198,6 +198,22 @@ def test_interrupted_while_it_waits_the_children_are_ended_first(stub, number, s
     assert process.returncode not in (0, 5)
 
 
+def test_a_child_that_no_signal_reaches_does_not_keep_the_others(monkeypatch, capsys):
+    """A process that hangs in the driver cannot be made here: the first of these stands for one."""
+    from parallel_warmup import shards
+    monkeypatch.setattr(shards, "GRACE_SECONDS", 0.2)
+
+    class Hung(subprocess.Popen):
+        def send_signal(self, number): pass
+
+    hung, other = (kind(["sleep", "60"]) for kind in (Hung, subprocess.Popen))
+    shards.end_children([shards.Child(0, "6", Path(), hung), shards.Child(1, "7", Path(), other)])
+    assert f"shard 0 (device 6), process {hung.pid}, does not end: it hangs in the driver" in capsys.readouterr().err
+    assert hung.poll() is None and other.returncode == -signal.SIGTERM
+    os.kill(hung.pid, signal.SIGKILL)
+    hung.wait()
+
+
 def test_children_do_not_outlive_a_killed_parent(stub):
     process = stub(HANG="1")
     pids = [s["pid"] for s in read_seen(stub)]

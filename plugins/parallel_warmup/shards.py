@@ -117,7 +117,8 @@ def interrupt(number, frame):
 
 
 def end_children(children):
-    """TERM, a grace, KILL; every child is reaped when this returns, whatever arrives meanwhile."""
+    """TERM, a grace, KILL; every child is reaped when this returns, whatever arrives meanwhile; one that hangs in the driver,
+    which no signal reaches, is named."""
     for child in children:
         if child.process.poll() is None:
             child.process.terminate()
@@ -127,4 +128,8 @@ def end_children(children):
             child.process.wait(max(0.0, end - time.monotonic()))
         except BaseException:  # noqa: BLE001 - its grace is over, or a second Ctrl-C: either way, now
             child.process.kill()
-            child.process.wait()
+            try:
+                child.process.wait(GRACE_SECONDS)
+            except BaseException:  # noqa: BLE001 - the rest must be ended, too
+                print(f"_parallel_warmup_plugin: shard {child.number} (device {child.device}), process {child.process.pid}, does not end: "
+                      "it hangs in the driver", file=sys.stderr, flush=True)

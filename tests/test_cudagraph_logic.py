@@ -246,6 +246,22 @@ def test_a_backward_pass_on_its_own_inputs_still_gets_leaves_of_its_own():
     assert copy()[0].tolist() == [50.0] * 3
 
 
+def test_an_input_that_was_made_under_autograd_is_no_result_of_a_backward_pass():
+    """As baddbmm's at level comprehensive: x @ (x @ y) was timed for x @ y, and what is not square could not be copied at all."""
+    x, y = torch.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True), torch.tensor([[5.0, 6.0], [7.0, 8.0]], requires_grad=True)
+    args, card = (x, y.t().contiguous()), Card()
+    call = workload.Call(card, lambda: torch.mm(*args), (torch.mm, args, {}))
+    calls = workload.Workload(card, call, plan.Plan(2, 2, True, False, "flush")).calls
+    assert [made().tolist() for made in calls] == [[[17.0, 23.0], [39.0, 53.0]]] * 2
+
+    out, grad = torch.mm(*args), torch.ones(2, 2)  # and its backward pass is one
+    fn = lambda: torch.autograd.grad((out,), list(args), grad_outputs=(grad,), retain_graph=True)  # noqa: E731
+    call = workload.Call(card, fn, (torch.mm, args, {}))
+    assert call.fixed == "" and call.backward is not None
+    copy = workload.Workload(card, call, plan.Plan(2, 2, True, False, "flush")).calls[1]
+    assert [g.tolist() for g in copy()] == [[[12.0, 14.0], [12.0, 14.0]], [[4.0, 4.0], [6.0, 6.0]]]
+
+
 def test_a_copy_does_not_count_as_a_change_of_the_copies_before_it():
     x, card = torch.ones(4, requires_grad=True), Card()
     copies = rotation.Copies(card, [x], 3)

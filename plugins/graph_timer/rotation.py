@@ -170,6 +170,13 @@ def check_copyable(tensors):
             raise NotCopyable("a tensor with a lazy conjugation")
 
 
+def find_results(found, recipe):
+    """The tensors that a backward pass begins with: reached, made under autograd, and no inputs of the recipe. (Inputs may be made
+    so, too: baddbmm's second one is a transposed copy of a leaf.)"""
+    inputs = find_tensors(recipe).tensors
+    return [t for i, t in found.tensors.items() if t.grad_fn is not None and i not in inputs] if recipe else []
+
+
 class BackwardCopies:
     """Callables like upstream's backward one, each on a graph of its own.
 
@@ -180,9 +187,8 @@ class BackwardCopies:
     capturing blocking stream"), so such an input gets a twin, a new leaf on the same memory, where no copy is asked for.
     """
 
-    def __init__(self, fn, recipe, found, seed):
+    def __init__(self, fn, recipe, found, made, seed):
         self.fn, self.recipe, self.seed = fn, recipe, seed
-        made = [t for t in found.tensors.values() if t.grad_fn is not None]
         if len(made) != 1:
             raise NotCopyable(f"a backward pass through {len(made)} results")
         self.out = made[0]

@@ -12,8 +12,8 @@ class Call:
         self.fixed = self.found.fixed
         self.tensors = list(self.found.tensors.values())
         try:
-            if any(t.grad_fn is not None for t in self.tensors) and recipe:
-                self.backward = rotation.BackwardCopies(fn, recipe, self.found, device.seed)
+            if made := rotation.find_results(self.found, recipe):
+                self.backward = rotation.BackwardCopies(fn, recipe, self.found, made, device.seed)
                 self.tensors = list(self.backward.leaves.values())
             rotation.check_copyable(self.tensors)
         except rotation.NotCopyable as error:

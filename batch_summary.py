@@ -15,7 +15,7 @@ OUTPUT  summary.csv    one row per op, dtype, mode and shape; one row for an op 
         stdout         that table:
           repo  op   status   dtype    measured how               rows  bad rows  geomean speedup  of rows ...
           main  abs  ok       float16  kernel core do_bench cold     5                      0.974        5 ...
-EXIT    0 every op is ok, skipped or dismissed; 1 some op is not; 2 usage; 3 the output cannot be written;
+EXIT    0 every op is ok, skipped, dismissed or left out (BUDGET); 1 some op is not; 2 usage; 3 the output cannot be written;
         4 the plan and the results do not belong together: every planned op has rows and no other has
 REQUIREMENTS  Python 3.10, rich. No torch.  OVERHEAD  about 2 s for 1,000 logs with 50,000 rows.
 LIMITS  The whole summary is held in memory. Each file is replaced as a whole, the three are not one step.

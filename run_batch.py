@@ -2,7 +2,7 @@
 """run_batch.py - a screen: every operator's benchmark, each in its own process, across the devices of this host.
 
 USAGE    run_batch.py [--run DIR] [--ops a,b] [--match REGEX] [--devices 6,7] [--dtypes float16,...] [--level L]
-                      [--mode M] [--shapes SET|FILE] [--timeout S] [--retries N] [--shard hash|balanced|queue]
+                      [--mode M] [--shapes SET|FILE] [--timeout S] [--retries N] [--shard hash|balanced|queue] [--budget 2h]
                       [--replay-root RUN] [--replay-missing run|skip] [--fresh] [--retry-failed] [--dry-run]
          Every option's default is the environment variable of the same name (OPS, DEVICES, REPLAY_ROOT, ...).
 INPUT    ops/inventory_<repo>.csv minus what of ops/dismiss.csv holds here; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or
@@ -25,6 +25,9 @@ DEVICES  As written: 6,7 or UUIDs or MIG ids or host:0,host:1. A child sees exac
          caller's own variable (CUDA_VISIBLE_DEVICES, ...), else all; where torch sees none, the host device.
          SHARD says which operator meets which: hash (by its name, the same every night), balanced (by what earlier screens in
          RUNS recorded; it keeps its device as long as that costs less than 5 %) or queue (an idle one takes over).
+BUDGET   2h, 90m, 45s from the first operator on: what was never measured first, then what changed, what became slower, what
+         was measured longest ago; none that by its recorded time would end later is begun, and none is ended for it. What
+         is left out is said and no failure; the same call goes on with it (screen/budget.py).
 OTHER    PYTHON       of the children (.venv/bin/python beside this script, else this one)
          RUNS         where screens go (runs)          OPS_DIR  the inventories (ops)      RUN_PYTEST  (run_pytest.sh; one that knows --check)
          GRACE_S      seconds from TERM to KILL (15)   RETRY_PAUSE_S  before infrastructure is tried again (10)
@@ -33,8 +36,9 @@ OTHER    PYTHON       of the children (.venv/bin/python beside this script, else
                       safe, which is said otherwise (warm/server.py). 0: always a plain process
          COMPILE_AHEAD  cores that compile the next operators' kernels while one is measured (0; screen/ahead.py)
          SETTLE_S     seconds that a device's memory may take to become free after a kill (60); else it is left out
-EXIT     0 all ok, skipped or dismissed; 1 an operator is none of these; 2 usage; 3 the environment was refused (a device
-         that does not exist or is in use, a second screen in the directory, a full disk); 130 interrupted: go on with the same call.
+EXIT     0 all ok, skipped, dismissed or left out by BUDGET; 1 an operator is none of these; 2 usage; 3 the environment was
+         refused (a device that does not exist or is in use, a second screen in the directory, a full disk); 130 interrupted:
+         go on with the same call.
 REQUIRES Python 3.10, Linux; rich for the bar. No torch here: only the children import it.
 LIMITS   One host. Timings need devices that nobody else uses: a lock per physical card keeps out what is ours (screens,
          campaigns, make ab, make aa), other programs are not looked for.
@@ -54,7 +58,7 @@ from common.outcome import GOOD_STATUSES
 from common.shapes import find_shapes
 from common.state import hold_lock, read_marker
 from common.trees import ROOT, find_trees
-from screen import directory as screens, history, options, plan, replay, resume, sharding
+from screen import budget, directory as screens, history, options, order, plan, replay, resume, sharding
 from screen.attempts import check_runner
 from screen.interrupts import Interrupts
 from screen.progress import Progress, say
@@ -83,6 +87,7 @@ def prepare(environ, scratch):
     numbers = {name: options.read_number(environ, name, default) for name, default in options.NUMBERS.items()}
     inputs.check_knobs(environ)
     inputs.check_choice("SHARD", environ.setdefault("SHARD", "hash"), sharding.POLICIES)
+    budget.read_budget(environ.get("BUDGET"))
     inputs.check_choice("WARM", environ.setdefault("WARM", "1"), ("0", "1"))
     trees = find_trees(environ)
     replay.check_replay(environ)
@@ -115,26 +120,6 @@ def find_dismissed(ops_dir, device, versions, python, environ):
         python, apply_changes(environ, child_environment(device, environ))))
 
 
-def assign_devices(planned, screen, earlier):
-    """(the planned rows with a device each, {name: seconds that it is expected to take}, the names in the order to run).
-    `earlier`: the plan of the same screen so far."""
-    past = {"/".join(key): each for key, each in history.read_past(screen, {row.key for row in planned}).items()}
-    seconds = {name: each.seconds for name, each in past.items()}
-    stored = {name: each.device for name, each in past.items() if each.device}
-    stored |= {row.name: row.device for row in earlier if row.device}
-    shares = sharding.shard(screen.environ["SHARD"], plan.list_names(planned), [device.name for device in screen.devices],
-                            seconds, stored)
-    return plan.assign(planned, shares), seconds, [name for share in shares.values() for name in share]
-
-
-def order_tasks(tasks, seconds, order):
-    """`tasks` in the `order` of their names, each with the seconds that it is expected to take."""
-    place, typical = {name: number for number, name in enumerate(order)}, sharding.find_typical(seconds)
-    for task in tasks:
-        task.expected = seconds.get(task.row.name, typical)
-    return sorted(tasks, key=lambda task: place[task.row.name])
-
-
 # ---- running
 
 def run_screen(screen, ops, planned, interrupts, why):
@@ -145,11 +130,12 @@ def run_screen(screen, ops, planned, interrupts, why):
     say_start(screen, why, changed)
     resume.end_leftovers(screen, say)
     earlier = resume.read_earlier_plan(screen.run, ops, say)
-    rows, seconds, order = assign_devices(replay.skip_without_record(screen.environ, planned, say), screen, earlier)
+    past = history.read_past(screen, {row.key for row in planned})
+    rows, names = order.assign_devices(replay.skip_without_record(screen.environ, planned, say), screen, earlier, past)
     plan.write_plan(screen.run / "plan.csv", plan.keep_earlier_rows(rows, earlier, ops))
     screens.mark_latest(screen)
     tasks, done = resume.judge_ops(rows, screen, repo_inputs, say)
-    tasks = order_tasks(tasks, seconds, order)
+    tasks = order.order_tasks(tasks, screen, past, names)
     if tasks:
         screens.remove_summary(screen.run)
     try:
@@ -163,6 +149,8 @@ def run_screen(screen, ops, planned, interrupts, why):
 def run_tasks(screen, tasks, done, interrupts):
     """{key: status} of those of `tasks` that got an outcome."""
     def save_moves(moved):
+        if not moved:
+            return
         rows = {each.key: each for each in moved}
         path = screen.run / "plan.csv"
         plan.write_plan(path, [rows.get(each.key, each) for each in plan.read_plan(path)])
@@ -171,13 +159,17 @@ def run_tasks(screen, tasks, done, interrupts):
     if resumed:
         say(f"resumed: {resumed} of {resumed + len(tasks)} operators are complete")
     report = Progress(resumed + len(tasks), resumed)
-    scheduler = Scheduler(screen, tasks, report, lambda: interrupts.count, save_moves)
+    limit = budget.read_budget(screen.environ.get("BUDGET"))
+    scheduler = Scheduler(screen, tasks, report, lambda: interrupts.count, save_moves, limit)
     try:
         with interrupts:
             scheduler.run()
     finally:
         report.close()
-    return scheduler.outcomes
+    left = [] if interrupts.count else scheduler.list_left()
+    save_moves([replace(task.row, status=plan.LEFT_OUT, reason=f"BUDGET={screen.environ.get('BUDGET')}: expected to take "
+                        f"{scheduler.expect(task):.0f} s") for task in left])
+    return {**scheduler.outcomes, **{task.row.key: plan.LEFT_OUT for task in left}}
 
 
 # ---- telling
@@ -199,7 +191,8 @@ def say_start(screen, why, changed):
 def print_plan(planned, screen, why):
     """The plan as a table: what would run where, and what would not."""
     earlier = plan.read_plan(screen.run / "plan.csv")
-    rows, _, _ = assign_devices(replay.skip_without_record(screen.environ, planned, say), screen, earlier)
+    past = history.read_past(screen, {row.key for row in planned})
+    rows, _ = order.assign_devices(replay.skip_without_record(screen.environ, planned, say), screen, earlier, past)
     tasks, done = resume.judge_ops(rows, screen, resume.list_inputs(screen), say)
     to_run = {task.row.key for task in tasks}
     say(f"would use {screens.shorten(screen.run)} ({why})")
@@ -228,6 +221,9 @@ def finish(screen, rows, outcomes, interrupts):
     if fallen:
         say(f"with other dtypes than asked for (column fallback): {', '.join(fallen)}")
     say(f"screen: {screens.shorten(screen.run)}: {said}")
+    if counts[plan.LEFT_OUT]:
+        say(f"{counts[plan.LEFT_OUT]} of {len(rows)} operators left out: BUDGET={screen.environ['BUDGET']}; the same call goes on "
+            "with them")
     if interrupts.count:
         say("interrupted: the same call goes on from here")
         return INTERRUPTED

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 from common.session import count_lost_rows, never_started
 
-STATUSES = ("ok", "partial", "failed", "timeout", "crashed", "skipped", "not_found", "dismissed", "interrupted")
-GOOD_STATUSES = ("ok", "skipped", "dismissed")
+STATUSES = ("ok", "partial", "failed", "timeout", "crashed", "skipped", "not_found", "dismissed", "left_out", "interrupted")
+GOOD_STATUSES = ("ok", "skipped", "dismissed", "left_out")
 
 PASSED, TESTS_FAILED, STOPPED, INTERNAL_ERROR, USAGE_ERROR, NOTHING_COLLECTED = range(6)     # pytest's exit statuses
 

@@ -25,13 +25,13 @@ from common.state import (MARKER, SCHEMA, claim_directory, link_latest, read_jso
                           write_text_atomic)
 from screen.facts import describe_machine
 from screen.options import check_place, is_on
-from screen.plan import PLANNED, read_plan
+from screen.plan import LEFT_OUT, PLANNED, read_plan
 
 # Two calls with the same of these, and of run_pytest.sh's knobs, mean the same screen.
 SELECTION = ("OPS", "MATCH", "DEVICES", "SHAPES", "REPLAY_ROOT", "REPLAY_FROM", "REPLAY_MISSING",
              "HOST_TARGET")
 # These only say how it is driven.
-DRIVING = ("TIMEOUT", "RETRIES", "SHARD", "WARM", "COMPILE_AHEAD")
+DRIVING = ("TIMEOUT", "RETRIES", "SHARD", "WARM", "COMPILE_AHEAD", "BUDGET")
 LATEST = "latest-screen"
 # A nightly job that starts a minute early must not find yesterday's results and stop.
 CONTINUE_HOURS = 12
@@ -146,7 +146,7 @@ def find_last_activity(run):
 
 def _find_age(run):
     """(hours, what they count from)."""
-    if all((run / row.repo / row.op / MARKER).exists() for row in _read_plan_or_none(run) if row.status == PLANNED):
+    if all((run / row.repo / row.op / MARKER).exists() for row in _read_plan_or_none(run) if row.status in (PLANNED, LEFT_OUT)):
         start = datetime.datetime.strptime(read_facts(run)["created"], TIME_FORMAT).replace(tzinfo=datetime.timezone.utc)
         return (time.time() - start.timestamp()) / 3600, "complete and started"
     return (time.time() - find_last_activity(run)) / 3600, "last worked on"

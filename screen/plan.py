@@ -4,6 +4,7 @@
     1,main,abs,planned,6,benchmark/test_abs.py::test_abs,
     1,main,old_op,not_found,,benchmark/test_old.py::test_old,benchmark/test_old.py is not in /path/FlagGems
     1,main,hangs,dismissed,,benchmark/test_hangs.py::test_hangs,kills the driver
+    1,main,mm,left_out,7,benchmark/test_mm.py::test_mm,BUDGET=2h: expected to take 80 s
 
 Every planned operator is reported at the end, whatever became of it. Several nodes are joined by `;`.
 
@@ -25,7 +26,7 @@ from common.state import SCHEMA, write_text_atomic
 from screen import results
 
 COLUMNS = ("schema", "repo", "op", "status", "device", "nodes", "reason")
-PLANNED, DISMISSED, NOT_FOUND = "planned", "dismissed", "not_found"
+PLANNED, DISMISSED, NOT_FOUND, LEFT_OUT = "planned", "dismissed", "not_found", "left_out"
 
 
 @dataclass(frozen=True)

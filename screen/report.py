@@ -25,7 +25,7 @@ HOST_NOTE = "no speedups: on the host device kernels are compiled for a GPU and 
 FALLBACK_NOTE = ("fallback: not the dtypes that were asked for, but those of them that the operator supports (subset), or its "
                  "own (own)")
 WORST_FIRST = ("failed", "crashed", "timeout", "partial", "not_found", "interrupted")
-STYLES = {"ok": "green", "skipped": "dim", "dismissed": "dim", "partial": "yellow", "interrupted": "yellow",
+STYLES = {"ok": "green", "skipped": "dim", "dismissed": "dim", "left_out": "dim", "partial": "yellow", "interrupted": "yellow",
           "not_found": "yellow", "failed": "red", "timeout": "red", "crashed": "red"}
 GAP = "  "
 

@@ -28,7 +28,7 @@ from screen.attempts import read_attempt, set_cache_aside, start_attempt, tidy_l
 from screen.plan import PlannedOp
 from screen.retry import MEMORY, Step, decide_next
 from screen.settling import Settling
-from screen.sharding import shard
+from screen.sharding import find_typical, shard
 from warm.pool import Pool
 
 POLL = 0.02
@@ -36,12 +36,12 @@ POLL = 0.02
 
 @dataclass
 class Task:
-    """A planned operator on its way to an outcome. `inputs` as inputs.py lists them; `expected`: seconds that it is known to
-    take, or that are typical; `seconds` spent so far."""
+    """A planned operator on its way to an outcome. `inputs` as inputs.py lists them; `recorded`: seconds that it took before,
+    if that is known; `seconds` spent so far."""
     row: PlannedOp
     inputs: dict
     replay: str = ""
-    expected: float = 1.0
+    recorded: float = None
     step: Step = None
     attempts: list = field(default_factory=list)
     not_before: float = 0.0
@@ -63,10 +63,10 @@ class Scheduler:
     """Runs `tasks` on the devices of `screen`.
 
     `report` is told what happens (progress.py); `stop()` gives the number of interrupts so far; `save_moves(rows)`
-    is called with the planned rows whose device changed.
+    is called with the planned rows whose device changed. `budget`: seconds after which no operator may end.
     """
 
-    def __init__(self, screen, tasks, report, stop, save_moves):
+    def __init__(self, screen, tasks, report, stop, save_moves, budget=float("inf")):
         self._screen, self._report, self._stop, self._save_moves = screen, report, stop, save_moves
         self._slots = [Slot(device) for device in screen.devices]
         by_name = {slot.device.name: slot for slot in self._slots}
@@ -74,6 +74,9 @@ class Scheduler:
             task.step = Step("run", dtypes=tuple(split_list(screen.environ.get("DTYPES"))))
             by_name[task.row.device].queue.append(task)
         self.outcomes = {}
+        self._deadline = time.monotonic() + budget
+        self._took = [task.recorded for task in tasks if task.recorded is not None]
+        self._typical = find_typical(self._took)
         self._warm = None
         if screen.environ.get("WARM") == "1" and not screen.environ.get("RUN_PYTEST"):
             self._warm = Pool(screen.run, screen.run_id, screen.run_pytest, screen.grace)
@@ -102,7 +105,7 @@ class Scheduler:
         if self._ahead is not None and not stops:
             self._ahead.advance(now, self._list_waiting())
         self._report.tick()
-        waiting = not stops and any(slot.queue for slot in self._slots if not slot.is_dead)
+        waiting = not stops and any(self._fits(task, now) for slot in self._slots if not slot.is_dead for task in slot.queue)
         return waiting or any(slot.is_busy() for slot in self._slots)
 
     def _list_waiting(self):
@@ -112,8 +115,8 @@ class Scheduler:
 
     def _start_next(self, slot, now):
         if not slot.queue and (slot.device.is_host or self._screen.environ["SHARD"] == "queue"):
-            self._take_over(slot)
-        ready = next((task for task in slot.queue if task.not_before <= now), None)
+            self._take_over(slot, now)
+        ready = next((task for task in slot.queue if task.not_before <= now and self._fits(task, now)), None)
         if ready is None:
             return
         slot.queue.remove(ready)
@@ -187,6 +190,8 @@ class Scheduler:
                      signature=attempt.signature, seconds=round(task.seconds, 1), device=slot.device.name,
                      timeout=self._screen.timeout)
         self.outcomes[task.row.key] = attempt.status
+        self._took.append(task.seconds)
+        self._typical = find_typical(self._took)
         self._report.ended(slot.device.name, task.row, attempt, task.seconds)
 
     def _advance_settling(self, slot, now, stops):
@@ -215,13 +220,25 @@ class Scheduler:
         for target in live:
             self._move([task for task in tasks if task.row.name in shares[target.device.name]], target)
 
-    def _take_over(self, slot):
+    def expect(self, task):
+        """Seconds that `task` is expected to take: what it took before, else the median of the others."""
+        return self._typical if task.recorded is None else task.recorded
+
+    def _fits(self, task, now):
+        """True if `task` may be begun: it is expected to end within the budget. What was begun is finished."""
+        return bool(task.attempts) or self._deadline == float("inf") or now + self.expect(task) <= self._deadline
+
+    def list_left(self):
+        """The tasks that were never begun."""
+        return [task for slot in self._slots for task in slot.queue if not task.attempts]
+
+    def _take_over(self, slot, now):
         """An idle slot takes the first operator of the slot that has most left to do.
 
         Only one that was not tried yet: what waits to be tried again may have been moved on purpose.
         """
-        fullest = max(self._slots, key=lambda each: sum(task.expected for task in each.queue))
-        task = next((task for task in fullest.queue if not task.attempts), None)
+        fullest = max(self._slots, key=lambda each: sum(map(self.expect, each.queue)))
+        task = next((task for task in fullest.queue if not task.attempts and self._fits(task, now)), None)
         if task is not None:
             fullest.queue.remove(task)
             self._move([task], slot)
@@ -235,8 +252,7 @@ class Scheduler:
         for task in tasks:
             task.row = replace(task.row, device=target.device.name)
             target.queue.append(task)
-        if tasks:
-            self._save_moves([task.row for task in tasks])
+        self._save_moves([task.row for task in tasks])
 
     def _end_everything(self):
         """After an error: TERM to all at once, so that their graces run side by side, then wait."""

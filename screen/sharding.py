@@ -31,7 +31,7 @@ def shard(policy, names, devices, seconds=None, stored=None):
         for name in names:
             shares[devices[hash_name(name) % len(devices)]].append(name)
         return shares
-    typical = find_typical(seconds)
+    typical = find_typical((seconds or {}).values())
     seconds = {name: (seconds or {}).get(name, typical) for name in names}
     shares = _pack(names, devices, seconds, stored if policy == "balanced" and stored else {})
     return {device: order_longest_first(share, seconds) for device, share in shares.items()}
@@ -49,8 +49,8 @@ def hash_name(name):
 
 
 def find_typical(seconds):
-    """What an operator without a record counts as: the median of the recorded, 1 if nothing is recorded."""
-    return statistics.median(seconds.values()) if seconds else 1.0
+    """What an operator without a record counts as: the median of the recorded `seconds`, 1 if nothing is recorded."""
+    return statistics.median(seconds) if seconds else 1.0
 
 
 def order_longest_first(names, seconds):

@@ -13,6 +13,7 @@ OUTPUT    autotune.json (autotune_record/record.py says what is in it), and at t
             AUTOTUNE_REPLAY_FALLBACK reason=compile_<Error>[_no_evict] ...  the replayed config failed; _no_evict: the
                                                                             tuner's database has one for this key too
             AUTOTUNE_RETUNED reason=compile_<Error>_no_evict ...            the config of the tuner's database failed
+            AUTOTUNE_AMBIGUOUS kernel=... key=... reason=...                recorded, but a replay drops it
           and AUTOTUNE_REPLAY_FORCED, AUTOTUNE_REPLAY_FOREIGN: what differs between the record and this run
 LIMITS    Covers triton.autotune and every class derived from it (LibTuner of flag_gems and flaggems_vllm). A kernel
           with one config chooses nothing and is not recorded. What a config costs: tests/bench_record.py.

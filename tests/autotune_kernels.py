@@ -74,6 +74,19 @@ def hopeless_kernel(x, n, BLOCK: tl.constexpr):
     tl.store(x, 1.0)
 
 
+def make_kernel(key, block):
+    """One kernel name and source for tuners that differ: what they may choose, and by which argument."""
+    only = {"early_config_prune": lambda configs, *_, **__: [c for c in configs if c.kwargs["BLOCK"] == block]}
+
+    @triton.autotune(configs=PLAIN, key=key, prune_configs_by=only)
+    @triton.jit
+    def made_kernel(x, n, m, BLOCK: tl.constexpr):
+        tl.store(x + tl.arange(0, BLOCK), 1.0, mask=tl.arange(0, BLOCK) < n)
+
+    made_kernel.base_fn.__module__ = f"generated_pid_{os.getpid()}"
+    return made_kernel
+
+
 CASES = {f"{name}-{n}": (kernel, (n,)) for name, kernel, sizes in (
     ("lib", lib_kernel, (64, 100)), ("lib_hook", lib_hook_kernel, (64,)), ("plain", plain_kernel, (64, 100)),
     ("plain_hook", plain_hook_kernel, (64,)), ("other", other_kernel, (64,))) for n in sizes}
@@ -101,6 +114,12 @@ def test_case(case):
 def test_typed_keys():
     for flag in TYPED:
         launch(typed_kernel, 64, flag)
+
+
+@pytest.mark.skipif("MADE" not in os.environ, reason="asked for by MADE=1")
+def test_tuners_of_one_kernel():
+    print("MADE", launch(make_kernel(["n"], 64), 64, 32)[-1], launch(make_kernel(["m"], 128), 32, 64)[-1],
+          launch(make_kernel(["n"], 128), 16, 32)[-1], launch(make_kernel(["n"], 128), 16, 32)[-1])
 
 
 @pytest.mark.skipif("HOPELESS" not in os.environ, reason="asked for by HOPELESS=1")

@@ -174,6 +174,18 @@ def test_typed_keys_are_replayed_each_with_its_own_config(folder, cold):
     assert launched == blocks and list(blocks.values()) == [64, 128] * 3
 
 
+def test_one_key_with_two_configs_is_said_and_never_replayed(folder):
+    """No record can tell these tuners apart: replaying the last one's config for both would be a silent change."""
+    words = "-k", "tuners_of_one_kernel"
+    first = folder.run("made", *words, MADE="1")
+    said = 'kernel=generated_pid.make_kernel.<locals>.made_kernel key=[["int",64],["str","torch.float32"]] reason=two tuners'
+    assert "MADE 64 128 128 128" in first.text and first.text.count(f"AUTOTUNE_AMBIGUOUS {said}") == 1
+    assert [(e["config"]["kwargs"]["BLOCK"][1], e["ambiguous"]) for e in first.entries.values()] == [(128, True), (128, False)]
+    again = folder.run("made-again", *words, MADE="1", REPLAY_FROM=str(first.path))
+    assert "MADE 64 128 128 128" in again.text and f"AUTOTUNE_REPLAY_DROPPED {said}" in again.text
+    assert "AUTOTUNE_REPLAY autotune: used=1 unused=0 missed=0 fallback=0 dropped=1" in again.text
+
+
 # ---- refusal and force
 
 @pytest.fixture(scope="module")
@@ -217,7 +229,7 @@ def test_every_row_of_a_forced_replay_says_so(tmp_path):
     (tmp_path / "abs/exit.json").write_text('{"schema": 1, "pytest_exit": 0}')
     subprocess.run([sys.executable, ROOT / "batch_summary.py", "--quiet", tmp_path], check=True)
     rows = list(csv.DictReader(open(tmp_path / "summary.csv")))
-    assert [(row["row_status"], row["reason"]) for row in rows] == [("SUCCESS", "replay forced from /runs/other")]
+    assert [row["row_status"] for row in rows] == ["SUCCESS"] and rows[0]["reason"].startswith("replay forced from /runs/other; ")
 
 
 def test_another_kernel_source_is_refused_at_the_launch(folder, cold):

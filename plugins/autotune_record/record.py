@@ -5,7 +5,7 @@
               "capability": "9.0", "use_flagtune": "0", "packages": {"torch": "2.11.0"}, "harness_commit": "...", ...},
      "entries": [{"kind": "libtuner", "kernel": "flag_gems.ops.mm.mm_kernel_general", "source": "<sha256>",
                   "configs": "<sha256>", "key": "[[\"int\",4096]]", "config": {...}, "origin": "tuned",
-                  "best_ms": 0.21, "failed": ["BLOCK: 512, num_warps: 8, ..."]}]}
+                  "best_ms": 0.21, "failed": ["BLOCK: 512, num_warps: 8, ..."], "ambiguous": false}]}
 
 `origin` says where the config came from in this run: tuned (measured now), cached (the tuner's database had it),
 replayed, or fallback (tuned now because the replayed or stored one failed). `failed` names the configs that did not
@@ -44,9 +44,14 @@ class Record:
     entries: dict = field(default_factory=dict)
 
     def put(self, identity, key, config, origin, best_ms=None, failed=()):
+        """Add an entry; False if this run has launched another config for the same one already: no replay can then be right."""
         kind, kernel, source, configs = identity
+        earlier = self.entries.get((*identity, key))
+        ambiguous = earlier is not None and (earlier["ambiguous"] or earlier["config"] != config)
         self.entries[(*identity, key)] = {"kind": kind, "kernel": kernel, "source": source, "configs": configs, "key": key,
-                                          "config": config, "origin": origin, "best_ms": best_ms, "failed": list(failed)}
+                                          "config": config, "origin": origin, "best_ms": best_ms, "failed": list(failed),
+                                          "ambiguous": ambiguous}
+        return not ambiguous
 
     def count_kinds(self):
         """Counter of the entries per tuner kind."""
@@ -100,6 +105,7 @@ def save_record(record, path):
     """Write a record: NAME.tmp, fsync, rename."""
     data = {"schema": SCHEMA, "meta": record.meta, "entries": list(record.entries.values())}
     temporary = Path(f"{path}.tmp")
+    temporary.parent.mkdir(parents=True, exist_ok=True)
     with open(temporary, "w", encoding="utf-8") as stream:
         json.dump(data, stream, indent=1)
         stream.flush()

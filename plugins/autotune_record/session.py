@@ -36,6 +36,8 @@ class Session:
             self.missed.add((identity, key))
             return self.refuse("MISSED", identity, key, "no entry for this key")
         try:
+            if entry.get("ambiguous"):
+                raise codec.NotReplayable("two tuners of this kernel chose different configs for this key")
             check_hook(entry, tuner)
             return entry, codec.decode_config(entry["config"])
         except codec.NotReplayable as error:

@@ -19,6 +19,7 @@ import functools
 import hashlib
 import inspect
 import math
+import re
 
 import torch
 import triton
@@ -51,7 +52,8 @@ class CacheView:
         tuner, function = self.tuner, self.tuner.base_fn
         kind = "autotune" if type(tuner) is Autotuner else "libtuner"
         configs = ",".join(sorted(str(c) for c in tuner.configs))
-        return (kind, f"{function.__module__}.{function.__qualname__}", digest(read_source(tuner)), digest(configs))
+        module = re.sub(r"_pid_\d+", "_pid", function.__module__)  # upstream so names some modules that it generates
+        return (kind, f"{module}.{function.__qualname__}", digest(read_source(tuner)), digest(configs))
 
     # ---- what a tuner does with its cache
 
@@ -193,8 +195,10 @@ class CacheView:
             self.settled[key] = typed[1], wanted
         if self.session.record is not None:
             tuned = self.origin[typed] in ("tuned", "fallback")
-            self.session.record.put(self.identity, codec.encode_key(key), codec.encode_config(used), self.origin[typed],
-                                    *((self.find_time(used), self.list_failed()) if tuned else ()))
+            found = (self.find_time(used), self.list_failed()) if tuned else ()
+            if not self.session.record.put(self.identity, codec.encode_key(key), codec.encode_config(used), self.origin[typed], *found):
+                self.session.report(f"AUTOTUNE_AMBIGUOUS kernel={self.identity[1]} key={codec.encode_key(key)} "
+                                    "reason=two tuners of this kernel chose different configs for this key")
 
     def find_time(self, config):
         """ms of `config` in the tuning that just ended, or None."""

@@ -60,18 +60,7 @@ def read_settings(environ):
             raise UserError(f"TIMERS: {name}: unknown or named twice; valid are {', '.join(TIMERS)}")
     if environ.get("CACHE") == "warm" and "do_bench" in timers:
         raise UserError("CACHE: warm: do_bench always flushes the L2; leave it out: TIMERS=graph,event")
-    return {"ops": ops, "processes": int(processes), "timers": timers, "band": read_band(environ)}
-
-
-def read_band(environ, default=0.02):
-    text = environ.get("BAND") or str(default)
-    try:
-        band = float(text)
-    except ValueError:
-        band = 0.0
-    if not 0 < band < 1:
-        raise UserError(f"BAND: {text}: give a share, as BAND=0.02")
-    return band
+    return {"ops": ops, "processes": int(processes), "timers": timers, "band": noise.parse_band(environ.get("BAND") or 0.02)}
 
 
 def list_runs(processes, timers):
@@ -208,7 +197,7 @@ def main(argv):
         settings = read_json(Path(argv[1]) / "aa.json")
         if not settings:
             raise UserError(f"{argv[1]}/aa.json: missing or cut; name a run directory of aa_study.py")
-        return analyse(Path(argv[1]), {**settings, "band": read_band(os.environ, settings["band"])})
+        return analyse(Path(argv[1]), {**settings, "band": noise.parse_band(os.environ.get("BAND") or settings["band"])})
     if argv:
         raise UserError(f"{argv[0]}: unknown argument; knobs are environment variables, see --help")
     settings = read_settings(os.environ)

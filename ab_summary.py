@@ -9,8 +9,9 @@ SAMPLE  op       dtype    shape       off_ms  on_ms   ratio  interval       mde 
         softmax  float16  [64, 4096]  0.0261  0.0209  0.801  [0.795,0.807]  0.9%   faster     different  12->3     p=0.0004
 VERDICT faster | slower | same | ambiguous | invalid, by common/verdict.py with Benjamini-Hochberg over all rows. Rows are
         `invalid`, whatever their figures, where a side fails its tests, where a launch did not use the recorded
-        config (missed, fallback, dropped) or a record was forced, where the rounds were timed differently (a graph timer
-        that fell back), where one has no figure, and on the host device, which measures no time.
+        config (missed, fallback, dropped), a process does not say so (killed, or PLUGINS lacks _autotune_record_plugin) or
+        a record was forced, where the rounds were timed differently (a graph timer that fell back), where one has no
+        figure, and on the host device, which measures no time.
 COLUMNS `code`: identical | different | unknown, whether both sides executed the same compiled kernels; if identical,
         a difference in time is the switch's work outside of them, or noise. converts_*: layout conversions in them.
         `band`: within this share of 1 a ratio is the same: BAND, or what NOISE (aa_study.py) found for the row's timer.
@@ -19,7 +20,6 @@ EXIT    0 no row slower or invalid, 1 some are, 2 usage, 3 NOISE is of another d
 import csv
 import io
 import os
-import re
 import statistics
 import sys
 from collections import Counter
@@ -31,14 +31,15 @@ from tabulate import tabulate
 from common import verdict
 from common.binaries import compare_kernels, read_cache
 from common.errors import BAD_RESULT, DONE, UserError, run_main
-from common.noise import read_band
+from common.noise import parse_band, read_band
+from common.replay_log import find_replay_fault
 from common.runlog import parse_runlog
 from common.state import read_json, utc_now, write_json_atomic, write_text_atomic
 from screen.results import read_tests
 
 SIDES = ("off", "on")
-NOT_THE_RECORDS = re.compile(r"^AUTOTUNE_REPLAY (\w+): .*?\b(missed|fallback|dropped)=([1-9]\d*)", re.M)
 DEFAULT_BAND = 0.02
+STEP_MS = 1e-6  # what the figures of a run.log are rounded to
 ON_HOST = "the host device measures no time"
 OWN = "gemscreen_"  # kernels of this project's timers: no operator's
 
@@ -121,7 +122,7 @@ def read_correctness(folder, side):
     return {0: "passed", 1: "failed", 5: "no tests"}.get(exit_status, "crashed" if exit_status is None else "error")
 
 
-def find_fault(folder, rounds, headers, correctness):
+def find_fault(headers, correctness):
     """Why no figure of this operator can be believed, or None."""
     for side in SIDES:
         if correctness[side] not in ("passed", "skipped", "no tests"):
@@ -130,12 +131,19 @@ def find_fault(folder, rounds, headers, correctness):
         return ON_HOST
     if any("forced" in header.get("replay", "") and header.get("replay_from") for header in headers):
         return "a record was replayed by force (REPLAY_FORCE)"
+    return None
+
+
+def find_replay_faults(folder, rounds):
+    """Which process did not launch the recorded configs, or does not prove it; None if all do."""
     for number in range(1, rounds + 1):
         for side in SIDES:
-            path = folder / f"round-{number}-{side}" / "run.log"
-            found = NOT_THE_RECORDS.search(path.read_text(errors="replace")) if path.is_file() else None
-            if found:
-                return f"round {number} {side}: {found[1]} {found[2]}={found[3]}: not the recorded configs"
+            run_dir = folder / f"round-{number}-{side}"
+            log = run_dir / "run.log"
+            text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+            fault = find_replay_fault(run_dir, text, (number, side) == (1, "off"))
+            if fault:
+                return f"round {number} {side}: {fault}: not the recorded configs"
     return None
 
 
@@ -153,7 +161,7 @@ def find_row_fault(sides):
 def read_noise_band(run, settings, op, methods):
     """The band of a row: BAND, what NOISE says of its timer, or DEFAULT_BAND. UserError for a NOISE that does not fit."""
     if settings.get("band"):
-        return float(settings["band"])
+        return settings["band"]
     if not settings.get("noise") or len(methods) != 1 or ("host", "host") in methods:
         return DEFAULT_BAND
     record = read_json(run / settings["repo"] / op / "round-1-off" / "autotune.json") or {}
@@ -170,7 +178,7 @@ def summarize_op(run, settings, op):
     folder, rounds = run / settings["repo"] / op, int(settings["rounds"])
     table, headers = read_rounds(folder, rounds)
     correctness = {side: read_correctness(folder, side) for side in SIDES}
-    fault = find_fault(folder, rounds, headers, correctness)
+    fault, replay_fault = find_fault(headers, correctness), find_replay_faults(folder, rounds)
     # In the last round both sides replay, so that each has compiled what it launches and nothing else.
     kernels = {side: read_kernels(folder / f"round-{rounds}-{side}") for side in SIDES}
     code = compare_kernels(kernels["off"], kernels["on"])[0]
@@ -179,9 +187,9 @@ def summarize_op(run, settings, op):
     for key, sides in (table or nothing).items():
         op_name, dtype, mode, shape, number = key
         times, band = sides.times, read_noise_band(run, settings, op, sides.methods)
-        why = fault or find_row_fault(sides)
+        why = fault or find_row_fault(sides) or replay_fault
         shift = 0.0 if why else verdict.find_gap_shift([t for s in SIDES for t in times[s]], [g for s in SIDES for g in sides.launches[s]])
-        result = verdict.compare_sides(times["off"], times["on"], band, shift=shift)
+        result = verdict.compare_sides(times["off"], times["on"], band, shift=shift, step=STEP_MS)
         if why:
             result = verdict.Comparison("invalid", why, result.rounds)
         medians = {s: statistics.median(t for t in times[s] if t) if any(times[s]) and fault != ON_HOST else None
@@ -199,8 +207,11 @@ def correct_rows(pairs):
     adjusted = verdict.adjust_bh([result.p_value for _, result in pairs])
     for (row, result), p_value in zip(pairs, adjusted):
         if p_value is not None:
-            decided = verdict.decide(verdict.replace(result, p_value=p_value), row.band, 1 - verdict.LEVEL)
+            alpha = 1 - verdict.LEVEL
+            decided = verdict.decide(verdict.replace(result, p_value=p_value), row.band, alpha)
             row.p_adjusted, row.verdict, row.reason = p_value, decided.verdict, decided.reason
+            if row.verdict == "ambiguous" and result.p_value < alpha <= p_value:
+                row.reason = f"p={result.p_value:.2g} alone, {p_value:.2g} as one of {len(pairs)} rows"
         yield row
 
 
@@ -234,10 +245,11 @@ def main(argv):
         return DONE if argv in (["-h"], ["--help"]) else 2
     run = Path(argv[0])
     settings = read_json(run / "ab.json")
-    if not settings:
+    if not isinstance(settings, dict) or not {"ops", "repo", "rounds", "switch", "off", "on"} <= set(settings):
         raise UserError(f"{run / 'ab.json'}: missing or cut; name a run directory of ab_test.sh")
     if os.environ.get("BAND") or os.environ.get("NOISE"):
         settings |= {"band": os.environ.get("BAND"), "noise": os.environ.get("NOISE")}
+    settings["band"] = parse_band(settings["band"]) if settings.get("band") else None
     pairs = [pair for op in settings["ops"].split(",") for pair in summarize_op(run, settings, op)]
     rows = list(correct_rows(pairs))
     write_csv(rows, run / "ab.csv")

@@ -44,16 +44,20 @@ run_python() { PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$@"; }
 
 check_arguments() { # sets OFF and ON
     [[ $SWITCH =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || die 2 "SWITCH: $SWITCH: is no variable's name; give one: SWITCH=NAME"
-    [ "$SWITCH" != USE_FLAGTUNE ] || die 2 "SWITCH: USE_FLAGTUNE: changes what is searched for; both sides must use the same"
+    [[ $SWITCH != USE_FLAGTUNE* ]] || die 2 "SWITCH: $SWITCH: changes what is searched for; both sides must use the same"
     ! grep -q "^: \"\${${SWITCH}[:=]" "$ROOT/run_pytest.sh" "${BASH_SOURCE[0]}" ||
         die 2 "SWITCH: $SWITCH: is a knob of run_pytest.sh or of this script; both sides must use the same"
+    [[ ! $SWITCH =~ ^(PYTEST_.*|TRITON_CACHE_DIR|FLAGGEMS_(CACHE_DIR|DB_URL))$ ]] ||
+        die 2 "SWITCH: $SWITCH: run_pytest.sh gives every process its own; both sides would be alike"
     [ -z "${!SWITCH+set}" ] || die 3 "$SWITCH: ${!SWITCH}: is set already and would reach both sides; unset it"
     [[ $VALUES =~ ^[^,]+,[^,]+$ ]] || die 2 "VALUES: $VALUES: give two values, as VALUES=0,1"
     OFF=${VALUES%,*} ON=${VALUES#*,}
     [ "$OFF" != "$ON" ] || die 2 "VALUES: $VALUES: are the same; give two"
     [[ $OPS =~ ^[A-Za-z0-9_.+-]+(,[A-Za-z0-9_.+-]+)*$ ]] || die 2 "OPS: $OPS: name operators: OPS=softmax,topk"
+    twice=$(tr , '\n' <<< "$OPS" | sort | uniq -d)
+    [ -z "$twice" ] || die 2 "OPS: ${twice//$'\n'/,}: named twice; name each operator once"
     [[ $ROUNDS =~ ^([2-9]|[1-9][0-9]+)$ ]] || die 2 "ROUNDS: $ROUNDS: give 2 or more"
-    [[ $BAND =~ ^(0?\.[0-9]+)?$ ]] || die 2 "BAND: $BAND: give a share, as BAND=0.02"
+    [[ $BAND =~ ^(0?\.[0-9]*[1-9][0-9]*)?$ ]] || die 2 "BAND: $BAND: give a share, as BAND=0.02"
     [ -z "$NOISE" ] || [ -z "$BAND" ] || die 2 "BAND: $BAND: NOISE=$NOISE is set too; set one of them"
     [ -z "$NOISE" ] || [ -e "$NOISE" ] || die 2 "NOISE: $NOISE: does not exist; make one: make aa OPS=..."
     [ -z "$RUN" ] || [ ! -e "$RUN" ] || die 2 "RUN: $RUN: exists; name a new directory"
@@ -138,7 +142,7 @@ run_op() { # OP
 }
 
 main() {
-    local op status=0
+    local op status=0 twice
     case ${1:-} in
         -h | --help)
             sed -n '2,/^set /{/^set /!s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
@@ -160,6 +164,7 @@ main() {
     ops=${OPS//[!,]/} started=0 planned=$(((${#ops} + 1) * (2 + 2 * ROUNDS)))
     for op in ${OPS//,/ }; do run_op "$op"; done
     run_python "$ROOT/ab_summary.py" "$RUN" || status=$?
+    [ "$status" -le 1 ] || echo "ab_test.sh: all has been measured; with another band: BAND=0.02 $PYTHON $ROOT/ab_summary.py $RUN" >&2
     exit "$status"
 }
 

@@ -21,12 +21,11 @@ from campaign.device_state import is_throttled
 from campaign.layout import Step, attempt_dir, step_dir
 from campaign.topology import read_cell, scope_cell
 from campaign.worker import describe_end
+from common.replay_log import find_replay_fault
 from common.runlog import parse_runlog
 from common.state import read_json, read_marker, sha256_json
 from common.verdict import find_gap_shift
 
-REPLAY = re.compile(r"^AUTOTUNE_REPLAY (\w+): (.*?) from=", re.M)
-HARMLESS = ("used=", "unused=")  # every other outcome of a replay is a launch that did not use the record
 PART = re.compile(r"([ab])(\d+)")
 
 
@@ -104,21 +103,6 @@ def read_status(run, step, marker):
     if status != marker["status"]:
         return "crashed", f"its marker says {marker['status']}, its files say {status}"
     return status, detail
-
-
-def find_replay_fault(run_dir, text, is_recording):
-    """"" if the step recorded (off) or used the record in every launch."""
-    record = read_json(run_dir / "autotune.json")
-    if not isinstance(record, dict):
-        return "autotune.json is missing or broken"
-    if is_recording:
-        return ""
-    found = REPLAY.findall(text)
-    for kind, outcomes in found:
-        odd = [pair for pair in outcomes.split() if not pair.startswith(HARMLESS) and not pair.endswith("=0")]
-        if odd:
-            return f"{kind}: {' '.join(odd)}"
-    return "run.log says nothing of the replay" if record.get("entries") and not found else ""
 
 
 def list_rows(log):

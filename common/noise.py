@@ -125,6 +125,17 @@ def summarize_method(spreads):
             "band": None if effect is None else round(math.ceil(round(effect / BAND_STEP, 6)) * BAND_STEP, 6)}
 
 
+def parse_band(text):
+    """The share that a user's BAND says. UserError if it is none."""
+    try:
+        band = float(text)
+    except ValueError:
+        band = 0.0
+    if not 0 < band < 1:
+        raise UserError(f"BAND: {text}: give a share, as BAND=0.02")
+    return band
+
+
 def read_band(path, device, timer, cache):
     """The noise band (0.004 is 0.4 %) that a study at `path` (noise.json, or its directory) found for this timer.
 

@@ -8,6 +8,7 @@ log ratios carry the verdict:
     ratio     exp(mean d)                   below 1: the candidate is faster
     interval  exp(mean d +- t * s / sqrt n)     Student's t with n-1 degrees of freedom
     MDE       (t_level + t_power) * s / sqrt n  the smallest |ln ratio| that these rounds would have shown
+    s         at least what rounding the times to `step` makes it: equal figures are no proof of no noise
     shift     what the launch gap may have done (find_gap_shift): the interval and the MDE are wider by it on either side,
               and d is tested for what it exceeds it by
 
@@ -56,8 +57,9 @@ def find_gap_shift(latencies_ms, launches):
     return max(nodes) * moved / (1e3 * min(latencies_ms)) if moved > GAP_NOISE * min(gaps) else 0.0
 
 
-def compare_sides(base, candidate, band, level=LEVEL, shift=0.0):
-    """Compare per-process times (any unit) of equal length, paired by round. `band` 0.02 means within 2 % is the same.
+def compare_sides(base, candidate, band, level=LEVEL, shift=0.0, step=0.0):
+    """Compare per-process times (any unit) of equal length, paired by round. `band` 0.02 means within 2 % is the same, and
+    `step` is what the times are rounded to.
 
     Never raises for a figure: one that is no time makes the row invalid.
     """
@@ -70,7 +72,8 @@ def compare_sides(base, candidate, band, level=LEVEL, shift=0.0):
     rounds, mean = len(logs), math.fsum(logs) / len(logs)
     if rounds < 2:
         return Comparison("ambiguous", "one round shows no spread; ask for 2 or more", rounds, ratio=math.exp(mean))
-    error = math.sqrt(math.fsum((x - mean) ** 2 for x in logs) / (rounds - 1) / rounds)
+    rounding = step / min(*base, *candidate)  # of a difference: the variance of two roundings, step^2 / 12 each
+    error = math.sqrt(max(math.fsum((x - mean) ** 2 for x in logs) / (rounds - 1), rounding**2 / 6) / rounds)
     t_level = float(stdtrit(rounds - 1, (1 + level) / 2))
     t_power = float(stdtrit(rounds - 1, POWER))
     excess, half_width = max(0.0, abs(mean) - shift), t_level * error + shift

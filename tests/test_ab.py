@@ -35,6 +35,7 @@ class Runs:
             for number, ms in enumerate(times, 1):
                 log = format_log(op, [("float16", "[torch.Size([64, 64])]", ms)], **header)
                 make_process(folder / f"round-{number}-{side}", change(log, side, number), 0)
+                (folder / f"round-{number}-{side}/autotune.json").write_text('{"schema": 1, "meta": {}, "entries": []}')
         return folder
 
     def summarize(self, **environment):
@@ -99,7 +100,7 @@ def test_a_faster_row_alone_is_a_good_result(tmp_path):
 
 
 def test_many_rows_make_a_single_small_p_ambiguous(tmp_path):
-    """p = 0.026 alone is faster; as one of four rows its corrected value is 0.10."""
+    """p = 0.032 alone is faster; as one of four rows its corrected value is 0.13."""
     one = dict(on=[0.85, 0.95, 0.90, 0.99, 0.92])
     alone, among = Runs(tmp_path / "alone"), Runs(tmp_path / "among")
     alone.add("op", **one)
@@ -108,7 +109,8 @@ def test_many_rows_make_a_single_small_p_ambiguous(tmp_path):
     among.add("op", **one)
     assert alone.summarize()[1]["op"]["verdict"] == "faster"
     row = among.summarize()[1]["op"]
-    assert row["verdict"] == "ambiguous" and float(row["p_adjusted"]) == pytest.approx(4 * float(alone.summarize()[1]["op"]["p_adjusted"]), rel=1e-3)
+    assert row["verdict"] == "ambiguous" and row["reason"] == "p=0.032 alone, 0.13 as one of 4 rows"
+    assert float(row["p_adjusted"]) == pytest.approx(4 * float(alone.summarize()[1]["op"]["p_adjusted"]), rel=1e-3)
 
 
 def miss(log, side, number):
@@ -145,6 +147,11 @@ def test_rows_that_nothing_can_be_said_of(tmp_path):
     runs.add("wrong", tests=(0, 1), on=[0.5] * 5)
     runs.add("crashing", tests=(None, 0))
     runs.add("tuned", change=miss)
+    runs.add("unplugged")
+    for number in range(1, 6):  # PLUGINS without _autotune_record_plugin: each side tuned by itself
+        for side in ("off", "on"):
+            (tmp_path / f"main/unplugged/round-{number}-{side}/autotune.json").unlink()
+    (runs.add("killed") / "round-4-on/autotune.json").write_text('{"schema": 1, "meta": {}, "entries": [{}]}')
     runs.add("event", change=fall_back)
     runs.add("failing", change=fail_row)
     runs.add("host", cache="host")
@@ -155,7 +162,10 @@ def test_rows_that_nothing_can_be_said_of(tmp_path):
     assert status == 1 and {row["verdict"] for row in rows.values()} == {"invalid"}
     assert {op: row["reason"] for op, row in rows.items()} == {
         "wrong": "correctness failed with on", "crashing": "correctness crashed with off",
-        "tuned": "round 3 on: libtuner fallback=2: not the recorded configs", "event": "timed differently: event cold, graph cold",
+        "tuned": "round 3 on: libtuner: fallback=2: not the recorded configs",
+        "unplugged": "round 1 off: autotune.json is missing or broken: not the recorded configs",
+        "killed": "round 4 on: run.log says nothing of the replay: not the recorded configs",
+        "event": "timed differently: event cold, graph cold",
         "failing": "no figure in round 4 on (FAILED)", "host": "the host device measures no time",
         "forced": "a record was replayed by force (REPLAY_FORCE)", "short": "no figure in round 5 on",
         "never": "correctness not run with off"}
@@ -207,9 +217,20 @@ def test_the_band_of_a_noise_study(tmp_path):
     assert status == 3 and "made on NVIDIA H100, this is NVIDIA H200" in text
 
 
-def test_no_run_of_ab_test(tmp_path):
+@pytest.mark.parametrize("text", [None, "[1]", '{"schema": 1, "ops": "mm"}'])
+def test_no_run_of_ab_test(tmp_path, text):
+    if text:
+        (tmp_path / "ab.json").write_text(text)
     done = subprocess.run([sys.executable, ROOT / "ab_summary.py", tmp_path], text=True, capture_output=True, check=False)
     assert done.returncode == 2 and f"{tmp_path}/ab.json: missing or cut; name a run directory of ab_test.sh" in done.stderr
+
+
+def test_a_band_that_is_no_share(tmp_path):
+    runs = Runs(tmp_path)
+    runs.add("op")
+    for band in ("x", "-1", "nan"):
+        status, _, text = runs.summarize(BAND=band)
+        assert status == 2 and f"BAND: {band}: give a share, as BAND=0.02" in text
 
 
 # ---- ab_test.sh: what it refuses
@@ -217,13 +238,15 @@ def test_no_run_of_ab_test(tmp_path):
 @pytest.mark.parametrize("code, said, environment", [
     (2, "SWITCH: : is no variable's name", {}),
     (2, "SWITCH: USE_FLAGTUNE: changes what is searched for; both sides must use the same", {"SWITCH": "USE_FLAGTUNE"}),
+    (2, "SWITCH: USE_FLAGTUNE_COST_MODEL: changes what is searched for", {"SWITCH": "USE_FLAGTUNE_COST_MODEL"}),
+    (2, "SWITCH: TRITON_CACHE_DIR: run_pytest.sh gives every process its own; both sides would be alike", {"SWITCH": "TRITON_CACHE_DIR"}),
     (2, "SWITCH: TUNER_CACHE: is a knob of run_pytest.sh", {"SWITCH": "TUNER_CACHE"}),
     (2, "SWITCH: TEST_ARGS: is a knob of run_pytest.sh or of this script", {"SWITCH": "TEST_ARGS"}),
     (3, "SW: 1: is set already and would reach both sides; unset it", {"SW": "1"}),
     (3, "SW: : is set already", {"SW": ""}),
     (2, "VALUES: 1: give two values", {"VALUES": "1"}), (2, "VALUES: 1,1: are the same", {"VALUES": "1,1"}),
-    (2, "OPS: : name operators", {"OPS": ""}), (2, "ROUNDS: 1: give 2 or more", {"ROUNDS": "1"}),
-    (2, "BAND: 2: give a share", {"BAND": "2"}), (2, "NOISE: /no/noise: does not exist", {"NOISE": "/no/noise"}),
+    (2, "OPS: : name operators", {"OPS": ""}), (2, "OPS: abs: named twice", {"OPS": "abs,add,abs"}), (2, "ROUNDS: 1: give 2 or more", {"ROUNDS": "1"}),
+    (2, "BAND: 2: give a share", {"BAND": "2"}), (2, "BAND: 0.0: give a share", {"BAND": "0.0"}), (2, "NOISE: /no/noise: does not exist", {"NOISE": "/no/noise"}),
     (2, "RUN: /: exists; name a new directory", {"RUN": "/"}), (2, "OP: abss: not in ", {"OPS": "abs,abss"})])
 def test_refusals(code, said, environment, tmp_path):
     env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "SWITCH": "SW", "OPS": "abs", "REPO": "samples", "HOST_TARGET": "cuda:90",
@@ -239,6 +262,8 @@ BENCHMARK = """
     import os, time
     @pytest.mark.abs
     def test_abs():
+        with open("autotune.json", "w") as file:  # as _autotune_record_plugin does, which needs a real Triton
+            file.write('{"schema": 1, "meta": {}, "entries": []}')
         if os.environ.get("HANG") == os.environ["SW"]:
             print("HANGING", flush=True)
             time.sleep(600)

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from campaign.evidence import StepData, TaskData, find_replay_fault, read_status, read_times, scope_facts
+from campaign.evidence import StepData, TaskData, read_status, read_times, scope_facts
 from campaign.layout import Step, step_dir
+from common.replay_log import find_replay_fault
 
 GOOD = "AUTOTUNE_REPLAY libtuner: used=3 unused=1 missed=0 fallback=0 dropped=0 from=x\n"
 STEP = Step("t", "a1", "candidate")

@@ -58,6 +58,14 @@ def test_t_interval_of_two_rounds():
     assert (got.ratio, got.low, got.high) == pytest.approx((0.848528, 0.401506, 1.793243), rel=1e-4)
 
 
+def test_equal_rounds_are_no_proof_that_there_is_no_noise():
+    """Two rounds of 1.7 us against 1.8 us, to the nanosecond: rounding alone leaves 0.03 %."""
+    exact, rounded = (compare_sides([0.0017] * 2, [0.0018] * 2, band=0.02, step=step) for step in (0.0, 1e-6))
+    assert (exact.p_value, exact.mde) == (0.0, 0.0)
+    # s = 1e-6 / 0.0017 / sqrt 6, over sqrt 2: 0.000170; t(0.975, 1) + t(0.8, 1) = 14.0826
+    assert (rounded.verdict, rounded.mde, rounded.p_value) == ("slower", pytest.approx(0.0023942, rel=1e-3), pytest.approx(0.00189, rel=1e-2))
+
+
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf"), None])
 def test_what_is_no_time_is_invalid(wrong):
     got = compare_sides([1.0, 1.0], [1.0, wrong], band=0.02)

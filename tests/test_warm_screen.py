@@ -4,9 +4,11 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
+from common.process import find_members
 from warm_parent import ROOT
 
 # ok with tuning, random numbers, several nodes; all skipped
@@ -80,6 +82,27 @@ def test_a_fork_that_fails_is_said_once_and_costs_no_operator(tmp_path):
     assert screen.done.returncode == 0 and "1 ok, 1 skipped" in screen.output, screen.output
     assert screen.output.count("warm: host:0: plain processes: fork failed: ") == 1
     assert "fork failed" in (screen.run / ".warm" / "host_0-samples" / "log").read_text()
+
+
+def test_nothing_outlives_a_driver_that_is_killed(tmp_path):
+    env = {**os.environ, "PYTHON": sys.executable, "RUNS": str(tmp_path), "RUN": str(tmp_path / "screen"), "DEVICES": "host:0",
+           "OPS": "sort"}
+    with open(tmp_path / "output", "wb") as log:
+        driver = subprocess.Popen([sys.executable, ROOT / "run_batch.py"], env=env, stdout=log, stderr=log)
+    deadline = time.monotonic() + 100
+    run_log = tmp_path / "screen/samples/sort/attempts/1/run.log"
+    while not run_log.exists() or "collected 1 item" not in run_log.read_text():
+        assert driver.poll() is None and time.monotonic() < deadline, (tmp_path / "output").read_text()
+        time.sleep(0.05)
+    run_id = json.loads((tmp_path / "screen/screen.json").read_text())["run_id"]
+    parent = find_members(None, f"{run_id}/warm/host_0-samples")
+    assert len(parent) == 1 and len(find_members(None, f"{run_id}/samples/sort/1")) >= 3      # the script, the client, the fork
+    driver.kill()
+    driver.wait()
+    deadline = time.monotonic() + 20
+    while find_members(None, f"{run_id}/", prefix=True):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_an_unknown_value_is_refused(tmp_path):

@@ -3,7 +3,7 @@
 
 USAGE    run_batch.py [--run DIR] [--ops a,b] [--match REGEX] [--devices 6,7] [--dtypes float16,...] [--level L]
                       [--mode M] [--shapes SET|FILE] [--timeout S] [--retries N] [--shard hash|balanced|queue] [--budget 2h]
-                      [--replay-root RUN] [--replay-missing run|skip] [--fresh] [--retry-failed] [--dry-run]
+                      [--shard-index i/n] [--replay-root RUN] [--replay-missing run|skip] [--fresh] [--retry-failed] [--dry-run]
          Every option's default is the environment variable of the same name (OPS, DEVICES, REPLAY_ROOT, ...).
 INPUT    ops/inventory_<repo>.csv minus what of ops/dismiss.csv holds here; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or
          the sample tree.
@@ -25,6 +25,8 @@ DEVICES  As written: 6,7 or UUIDs or MIG ids or host:0,host:1. A child sees exac
          caller's own variable (CUDA_VISIBLE_DEVICES, ...), else all; where torch sees none, the host device.
          SHARD says which operator meets which: hash (by its name, the same every night), balanced (by what earlier screens in
          RUNS recorded; it keeps its device as long as that costs less than 5 %) or queue (an idle one takes over).
+PARTS    SHARD_INDEX=2/8: only the second of eight parts of the plan, cut by a hash of the names, in RUN-2-of-8: for hosts that
+         share nothing but the disk. batch_summary.py RUN-*-of-8 --out RUN makes them one (docs/many-hosts.md).
 BUDGET   2h, 90m, 45s from the first operator on: what was never measured first, then what changed, what became slower, what
          was measured longest ago; none that by its recorded time would end later is begun, and none is ended for it. What
          is left out is said and no failure; the same call goes on with it (screen/budget.py).
@@ -88,6 +90,7 @@ def prepare(environ, scratch):
     inputs.check_knobs(environ)
     inputs.check_choice("SHARD", environ.setdefault("SHARD", "hash"), sharding.POLICIES)
     budget.read_budget(environ.get("BUDGET"))
+    sharding.read_part(environ.get("SHARD_INDEX"))
     inputs.check_choice("WARM", environ.setdefault("WARM", "1"), ("0", "1"))
     trees = find_trees(environ)
     replay.check_replay(environ)

@@ -92,7 +92,7 @@ def link_latest(link, target):
     link, target = Path(link), Path(target).absolute()
     if link.exists() and not link.is_symlink():
         raise UserError(f"{link}: is no link; move it away, the name is used for the newest run", REFUSED)
-    temporary = link.with_name(f"{link.name}.{os.getpid()}.tmp")
+    temporary = link.with_name(f"{link.name}.{secrets.token_hex(4)}.tmp")     # two hosts may have the same process number
     temporary.symlink_to(os.path.relpath(target, link.parent.absolute()))
     os.replace(temporary, link)
 

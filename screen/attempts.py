@@ -28,6 +28,7 @@ from common.state import utc_stamp
 from common.trees import VARIABLES
 from screen.results import read_pytest_exit, read_tests
 from screen.retry import CACHE, Attempt, Step, name_infrastructure
+from screen.sharding import name_part
 
 LOG_TAIL = 400_000      # bytes at the end of a log that are searched for what the machine did wrong
 CHECK_LIMIT = 120.0     # seconds for run_pytest.sh --check, which asks torch where it has to
@@ -155,7 +156,7 @@ def make_environ(screen, repo, device):
 def cache_folders(screen, device, fresh):
     """Compile and tuner cache of one device. Shared ones race between processes, and a tuner's choice holds for the
     card that it was made on; `fresh` is the attempt's folder if its compile cache is to be a new one."""
-    label = re.sub(r"[^\w.-]", "_", f"{device.vendor}-{device.name}")
+    label = re.sub(r"[^\w.-]", "_", f"{device.vendor}-{device.name}{name_part(screen.environ.get('SHARD_INDEX'))}")
     triton = Path(screen.environ.get("TRITON_CACHE_DIR") or screen.caches / "triton") / label
     tuner = Path(screen.environ.get("FLAGGEMS_CACHE_DIR") or screen.caches / "flaggems") / label
     return {"TRITON_CACHE_DIR": fresh / "triton-cache" if fresh else triton, "FLAGGEMS_CACHE_DIR": tuner}

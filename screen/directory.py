@@ -26,9 +26,10 @@ from common.state import (MARKER, SCHEMA, claim_directory, link_latest, read_jso
 from screen.facts import describe_machine
 from screen.options import check_place, is_on
 from screen.plan import LEFT_OUT, PLANNED, read_plan
+from screen.sharding import name_part
 
 # Two calls with the same of these, and of run_pytest.sh's knobs, mean the same screen.
-SELECTION = ("OPS", "MATCH", "DEVICES", "SHAPES", "REPLAY_ROOT", "REPLAY_FROM", "REPLAY_MISSING",
+SELECTION = ("OPS", "MATCH", "SHARD_INDEX", "DEVICES", "SHAPES", "REPLAY_ROOT", "REPLAY_FROM", "REPLAY_MISSING",
              "HOST_TARGET")
 # These only say how it is driven.
 DRIVING = ("TIMEOUT", "RETRIES", "SHARD", "WARM", "COMPILE_AHEAD", "BUDGET")
@@ -81,11 +82,12 @@ def choose_run(screen):
 
     With RUN that directory. Else the newest one with the same selection, if it was worked on less than CONTINUE_HOURS ago;
     a complete one counts from its start (a second `make screen` goes on where the first stopped, a nightly one starts
-    anew). Else a new directory.
+    anew). Else a new directory. A part of a screen (SHARD_INDEX) has one of its own, RUN-2-of-8.
     """
+    part = name_part(screen.environ.get("SHARD_INDEX"))
     if screen.environ.get("RUN"):
-        return _check_run(Path(screen.environ["RUN"]).absolute(), screen)
-    new = screen.runs / f"screen-{utc_stamp()}"
+        return _check_run(Path(screen.environ["RUN"].rstrip("/") + part).absolute(), screen)
+    new = screen.runs / f"screen-{utc_stamp()}{part}"
     earlier = list_screens(screen.runs)
     if not earlier:
         return new, "new", "there is no earlier screen"

@@ -29,6 +29,7 @@ def read_options(argv, description):
         "timeout": "seconds for one attempt (1800)", "retries": "repetitions after a failure that may pass (2)",
         "shard": "hash: an operator always meets the same device; balanced: by recorded durations; queue: an idle device "
                  "takes over",
+        "shard_index": "2/8: only the second of eight parts, into a directory of its own (Slurm arrays, many hosts)",
         "budget": "2h, 90m, 45s: what matters most first, and nothing that would end later",
         "replay_root": "RUN: replay the tuner's choices recorded in that screen",
         "replay_missing": "run (tuned live) or skip: operators that have no record there"}

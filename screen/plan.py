@@ -23,7 +23,7 @@ from common import inventory
 from common.errors import UserError
 from common.inputs import split_list
 from common.state import SCHEMA, write_text_atomic
-from screen import results
+from screen import results, sharding
 
 COLUMNS = ("schema", "repo", "op", "status", "device", "nodes", "reason")
 PLANNED, DISMISSED, NOT_FOUND, LEFT_OUT = "planned", "dismissed", "not_found", "left_out"
@@ -64,13 +64,19 @@ def read_inventories(trees, folder):
 
 
 def plan_ops(ops, trees, environ, ops_dir, dismissed):
-    """`ops` minus the dismissed ones ({(repo, op): reason}), as OPS and MATCH choose them: rows without a device yet.
+    """`ops` minus the dismissed ones ({(repo, op): reason}), as OPS, MATCH and SHARD_INDEX choose them: rows without a device yet.
 
     UserError for an operator that is in no inventory (with what ops_dir/aliases.csv says, or close matches) and for a bad
     MATCH.
     """
     picked = _pick_ops(ops, split_list(environ.get("OPS")), Path(ops_dir) / "aliases.csv")
     chosen = _match_ops(picked, environ.get("MATCH"))
+    part = sharding.read_part(environ.get("SHARD_INDEX"))
+    if part:
+        total = len(chosen)
+        chosen = [op for op in chosen if sharding.is_in_part(f"{op.repo}/{op.op}", *part)]
+        if not chosen:
+            raise UserError(f"SHARD_INDEX: {environ['SHARD_INDEX']}: holds none of the {total} operators; use fewer parts")
     suite = environ.get("SUITE") or "benchmark"
     return [_plan_op(op, trees[op.repo], dismissed, suite) for op in sorted(chosen, key=lambda op: (op.repo, op.op))]
 

@@ -18,7 +18,10 @@ Requirements: the standard library.
 """
 
 import hashlib
+import re
 import statistics
+
+from common.errors import UserError
 
 POLICIES = ("hash", "balanced", "queue")
 SLACK = 1.05
@@ -35,6 +38,22 @@ def shard(policy, names, devices, seconds=None, stored=None):
     seconds = {name: (seconds or {}).get(name, typical) for name in names}
     shares = _pack(names, devices, seconds, stored if policy == "balanced" and stored else {})
     return {device: order_longest_first(share, seconds) for device, share in shares.items()}
+
+
+def read_part(text):
+    """(index, count) of `2/8`, the second of eight parts of a screen; None of an empty text. UserError for anything else."""
+    if not text:
+        return None
+    index, count = map(int, text.split("/")) if re.fullmatch(r"\d{1,6}/\d{1,6}", text) else (0, 0)
+    if not 1 <= index <= count:
+        raise UserError(f"SHARD_INDEX: {text}: is no part of a screen; give i/n with i from 1 to n, as SHARD_INDEX=2/8")
+    return index, count
+
+
+def name_part(text):
+    """What the name of a directory of that part ends with: `-2-of-8`, or nothing."""
+    part = read_part(text)
+    return f"-{part[0]}-of-{part[1]}" if part else ""
 
 
 def is_in_part(name, index, count):

@@ -10,7 +10,10 @@ Which file for what:
     capture.py    CUDA graphs, and getting out of a capture that failed
     device.py     the only file that knows torch.cuda; kernels.py holds its three kernels
     workload.py   what a replay calls: a callable, what it reaches and changes, its copies
-    measure.py    one column of one row: warm up, capture, sample, fall back
+    gap.py        what a launch costs inside a graph at this moment
+    host.py       what a call costs the host; whether a figure may be that
+    blocks.py     samples in blocks: settle, sample, judge, once more
+    measure.py    one column of one row: warm up, plan, capture, fall back
 
 The device is reached through the methods of device.TorchDevice and nothing else, so that the tests run all of it on
 a simulated one (tests/fake_device.py).

@@ -10,27 +10,23 @@ samples, void ones too, goes to log() as a dict.
 """
 import contextlib
 import math
-import statistics
 from dataclasses import asdict, replace
 
 from . import capture, plan, sampling
-from .gap import GapProbe, find_excess, find_move
-from .health import NoReader, Retries, judge
+from .blocks import Sampler
+from .health import NoReader, judge
+from .host import OVERTOOK, find_gap_bound, find_launch_bound, time_host, time_host_of
 from .rows import DO_BENCH, EVENT, GRAPH, Measurement
 from .workload import Call, Workload
 
 WARM_CALLS = 2
 MAX_WARM_CALLS = 10
 PROBE_CALLS = 8
-HOST_BATCHES, HOST_BATCH_SECONDS, HOST_BATCH_CALLS = 5, 0.001, 20
 MAX_COPY_BYTES = 4 << 30
 EVENT_MS = 0.2             # of one event-timed span
 MAX_HIDDEN_MS = 20.0       # of spinning in front of one event-timed sample
 MAX_QUEUED = 500           # launches; the device's queue holds 1024
 EMPTY_CALLS = 50           # of one span, to see what an empty kernel takes between events
-LAUNCH_SHARE = 0.1         # of a kernel's time; if launching may add more to an event-timed figure, the row says so
-LAUNCH_MARGIN = 1.25       # launching may take so much more than with an empty kernel: 1.9 us against 1.7 on an H200
-OVERTOOK = "launch-bound: the device was idle before all was launched (the call waits for it), so the host's time is in the figure"
 FALLBACK_WARMUP_MS, FALLBACK_REP_MS = 25, 100  # Triton's own; the card is warm by then
 
 
@@ -61,9 +57,8 @@ class Timer:
 
     def __init__(self, device, watch, reader=None, do_bench=None, cache="cold", log=None, limits=sampling.Limits()):
         self.device, self.watch, self.reader = device, watch, reader or NoReader("none")
-        self.do_bench, self.cache, self.limits = do_bench, cache, limits
-        self.log = log or (lambda block: None)
-        self.retries, self.is_warm, self.empty_ms, self.gap = Retries(), False, None, GapProbe(device)
+        self.do_bench, self.cache, self.log, self.empty_ms = do_bench, cache, log or (lambda block: None), None
+        self.sampler = Sampler(device, watch, self.reader, cache, self.log, limits)
 
     def measure(self, fn, method, recipe=None, options=None, on_fallback=print):
         """The Measurement of `fn` by `method`.
@@ -108,7 +103,7 @@ class Timer:
             return None, Fallback(why.phase, why.reason)
 
     def _time_graph(self, fn, recipe):
-        self.gap.read()  # its graph is made before anything of the operator's is
+        self.sampler.gap.read()  # its graph is made before anything of the operator's is
         self.device.trim()
         with self._phase("warmup"), self.device.stream():
             call = self._warm_up(fn, recipe)
@@ -126,8 +121,8 @@ class Timer:
                     if cold_fault:
                         raise plan.CannotPlan(cold_fault)
                 with self._phase("replay"):
-                    found = self._sample(GRAPH, workload, graph.replay, call, {"nodes": graph.nodes})
-                    return self._add_host_time(found, workload)
+                    found = self.sampler.sample(GRAPH, workload, graph.replay, call, self._room(), {"nodes": graph.nodes})
+                    return replace(found, host_us=1e3 * time_host(self.device, workload))
             finally:
                 call.restore()
 
@@ -138,9 +133,9 @@ class Timer:
                 chosen, host_ms, notes = self._plan_events(call)
                 workload = Workload(self.device, call, chosen)
                 hide_ms = 1.5 * chosen.launches * host_ms
-                found = self._sample(EVENT, workload, lambda: self.device.time_calls(workload.run, hide_ms), call, {})
+                found = self.sampler.sample(EVENT, workload, lambda: self.device.time_calls(workload.run, hide_ms), call, self._room(), {})
                 overtook = self.device.overtook
-                found = self._add_host_time(found, workload)
+                found = replace(found, host_us=1e3 * time_host(self.device, workload))
                 if not self.device.hides_launches:
                     notes += find_launch_bound(found)
                 else:
@@ -165,7 +160,7 @@ class Timer:
     def _plan_events(self, call):
         """(Plan, ms that one call costs the host, notes) for calls that are launched between a pair of events."""
         probe = Workload(self.device, call, plan.plan_probe(call.facts(0.0), PROBE_CALLS))
-        host_ms = self._time_host(probe)
+        host_ms = time_host(self.device, probe)
         times = []
         for _ in range(3):
             probe.prepare()
@@ -184,18 +179,18 @@ class Timer:
         self._call_until_quiet(fn)
         arguments = {k: v for k, v in options.items() if k in ("warmup", "rep", "grad_to_none")}
         number, void = 0, ""
-        while not number or self.retries.allow(void, number):
+        while not number or self.sampler.retries.allow(void, number):
             number += 1
             mark, before = self.watch.mark(), self.reader.read()
             with self.device.outside_dispatch() if outside else contextlib.nullcontext():
                 times = self.do_bench(fn, **arguments, return_mode="all")
             after = self.reader.read()
-            void = judge(before, after) or self._find_compiles(mark)
-            self._log_block(DO_BENCH, times, void, number, before, after, {})
+            void = judge(before, after) or self.sampler.find_compiles(mark)
+            self.sampler.log_block(DO_BENCH, times, void, number, before, after, {})
         summary = sampling.summarize(times)
         found = Measurement(DO_BENCH, "cold", summary.median, samples=len(times), spread=summary.spread, how="flush",
                             fault=sampling.find_fault(summary.median), notes=[void] if void else [])
-        found.host_us = 1e3 * self._time_host_of([fn])
+        found.host_us = 1e3 * time_host_of(self.device, [fn])
         found.notes += find_launch_bound(found)
         return found if not found.fault else replace(found, latency_ms=math.nan)
 
@@ -281,101 +276,6 @@ class Timer:
         if total < calls:
             raise Invalid(f"{calls} calls launched {total} times: some calls did nothing")
 
-    def _sample(self, timer, workload, take, call, more):
-        """Samples of take() -> ms per replay, in blocks; the Measurement of the last block."""
-        launches = workload.plan.launches
-        more = {**more, "launches": launches, "copies": workload.plan.copies, "how": workload.plan.how,
-                "input_bytes": call.input_bytes}
-        read_gap = self.gap.read if timer == GRAPH else lambda: math.nan
-        nodes = sum((more.get("nodes") or {}).values()) / launches or 1.0
-        number, void = 0, ""
-        while not number or self.retries.allow(void, number):
-            number += 1
-            gaps = [read_gap()]
-            settled = self._settle(workload, take)
-            mark, before = self.watch.mark(), self.reader.read()
-            times, stop, began = [], "", self.device.clock()
-            while not stop:
-                workload.prepare()
-                times.append(take() / launches)
-                stop = sampling.find_stop(times, self.device.clock() - began, self.limits)
-            after = self.reader.read()
-            gaps.append(read_gap())
-            summary = sampling.summarize(times)
-            void = judge(before, after) or self._find_compiles(mark) or sampling.find_drift(times) or find_move(*gaps, summary.median, nodes)
-            self._log_block(timer, times, void, number, before, after,
-                            {**more, "written_bytes": sum(workload.written.values()), "stop": stop,
-                             "settle_seconds": settled, "gaps_us": gaps})
-        notes = [void] if void else find_excess(gaps[-1], self.gap.least_us, summary.median, nodes)
-        notes += plan.find_coldness(workload.plan, self.cache, call.input_bytes, self._room())
-        fault = sampling.find_fault(summary.median, call.output_bytes) or self._find_compiles(mark)
-        return Measurement(timer, self.cache, math.nan if fault else summary.median, fault, [] if fault else notes, gap_us=gaps[-1],
-                           nodes=nodes, launches=launches, copies=workload.plan.copies, how=workload.plan.how, samples=len(times),
-                           spread=summary.spread, stop=stop)
-
-    def _settle(self, workload, take):
-        """Repeat until the times no longer move, within a limit; the seconds that it took.
-
-        The first time in a process it lasts longer: clocks that have not begun to rise do not move either.
-        """
-        times, began, seconds = [], self.device.clock(), 0.0
-        least = self.limits.settle_seconds[0 if self.is_warm else 1]
-        while seconds < least or (not sampling.is_settled(times) and seconds < self.limits.settle_seconds[1]):
-            workload.prepare()
-            times.append(take())
-            seconds = self.device.clock() - began
-        self.is_warm = True
-        return seconds
-
-    def _find_compiles(self, mark):
-        return "" if self.watch.mark() == mark else f"while it was timed: {self.watch.describe(mark)}"
-
-    def _log_block(self, timer, times, void, number, before, after, more):
-        summary = sampling.summarize(times)
-        self.log({"kind": "block", "timer": timer, "cache": "cold" if timer == DO_BENCH else self.cache, "try": number,
-                  "void": void, "samples_ms": list(times), "median_ms": summary.median, "spread": summary.spread,
-                  "outliers": list(summary.outliers), **more, "before": before, "after": after})
-
     def _room(self, **changes):
         budget = min(MAX_COPY_BYTES, self.device.free_bytes() // 4)
         return plan.Room(self.device.l2_bytes, budget, **changes)
-
-    # ---- the host's share
-
-    def _add_host_time(self, found, workload):
-        found.host_us = 1e3 * self._time_host(workload)
-        return found
-
-    def _time_host(self, workload):
-        """ms that one call costs the host, nothing waited for inside a batch."""
-        most = len(workload.calls) if workload.plan.restore else HOST_BATCH_CALLS
-        return self._time_host_of(workload.calls, workload.prepare, min(most, HOST_BATCH_CALLS))
-
-    def _time_host_of(self, calls, prepare=lambda: None, most=HOST_BATCH_CALLS):
-        clock, once, batches = self.device.clock, math.inf, []
-        for _ in range(1 + HOST_BATCHES):
-            count = max(1, min(most, int(HOST_BATCH_SECONDS / max(once, 1e-9))))
-            prepare()
-            self.device.synchronize()
-            began = clock()
-            for number in range(count):
-                calls[number % len(calls)]()
-            once = (clock() - began) / count
-            batches.append(once)
-        self.device.synchronize()
-        return 1e3 * statistics.median(batches[1:])  # the first one was a single call, to see how many make a batch
-
-
-def find_gap_bound(found, empty_ms):
-    """A note if launching may add more than LAUNCH_SHARE to the kernel's time, though the host's part of it is hidden."""
-    launch_ms = LAUNCH_MARGIN * empty_ms
-    if launch_ms > LAUNCH_SHARE * (found.latency_ms - launch_ms):
-        return [f"launch-bound: an empty kernel takes {1e3 * empty_ms:.2g} us between events, about so much of it is the launch"]
-    return []
-
-
-def find_launch_bound(found):
-    """A note if the figure may be the host's launch time and not the kernel's."""
-    if math.isfinite(found.host_us) and found.latency_ms * 1e3 < 1.2 * found.host_us:
-        return [f"launch-bound: a call costs the host {found.host_us:.3g} us, its kernels may be faster"]
-    return []

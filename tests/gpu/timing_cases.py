@@ -162,7 +162,7 @@ def check_repeats(card, timer, measure, report):
     trimmed = [measure() for _ in range(4)]
     awake = []
     for _ in range(2):
-        timer.is_warm = False
+        timer.sampler.is_warm = False
         awake.append(measure())
     for name, found in (("not trimmed", untrimmed), ("settled for 0.3 s", awake)):
         report.say(f"     the same again, {name}: {', '.join(f'{m.latency_ms * 1e3:.3f}' for m in found)} us")

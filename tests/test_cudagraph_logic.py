@@ -502,11 +502,16 @@ def test_each_figure_has_the_gap_that_it_was_taken_with():
 
 
 def test_a_gap_that_moves_within_a_block_voids_it():
-    card = Card(node_ms=lambda now: 0.0)
-    timer, blocks = make_timer(card)
+    """It moves when the card's state is read after the samples of the second figure's first block."""
+    reads = []
+
+    class Counting:
+        def read(self):
+            return reads.append(1) or GOOD
+
+    card = Card(node_ms=lambda now: 0.0002 if len(reads) >= 4 else 0.0)
+    timer, blocks = make_timer(card, reader=Counting())
     timer.measure(make_call(card, 0.002, 0.002), "graph")
-    began = card.now
-    card.node_ms = lambda now: 0.0 if now < began + 60 else 0.0002
     found = timer.measure(make_call(card, 0.002, 0.002), "graph")
     tries = [(b["try"], b["void"]) for b in blocks if b["kind"] == "block"][1:]
     assert tries == [(1, "launch gap moved from 0.50 to 0.70 us"), (2, "")]

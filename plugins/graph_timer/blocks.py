@@ -31,8 +31,8 @@ class Sampler:
         number, void = 0, ""
         while not number or self.retries.allow(void, number):
             number += 1
-            gaps = [read_gap()]
             settled = self._settle(workload, take)
+            gaps = [read_gap()]  # with clocks that have risen
             mark, before = self.watch.mark(), self.reader.read()
             times, stop, began = [], "", self.device.clock()
             while not stop:

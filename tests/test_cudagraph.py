@@ -88,6 +88,9 @@ def test_in_gems_uncapturable():
     run("in_gems_uncapturable", op)
     assert seen[-1] is False  # torch's column was the last to be timed, with torch's own operators
 
+def test_nothing_fallen(): run("nothing_fallen", reads_back, lambda x: x.view(-1))
+def test_torch_nothing(): run("torch_nothing", lambda x: x.view(-1), reads_back)
+
 def test_random():
     def op(x):
         y = kernel(x)
@@ -265,6 +268,14 @@ def test_what_is_no_time_gives_no_ratio(ran, op, reason):
         assert (row.status, row.latency_ms, row.speedup) == ("INVALID", None, None)
         assert row.reason.startswith(reason)
         assert row.latency_base_ms == 0.02
+
+
+@pytest.mark.parametrize("op, culprit, base", [("nothing_fallen", "gems", 0.07), ("torch_nothing", "torch", None)])
+def test_nothing_is_no_time_by_do_bench_either(ran, op, culprit, base):
+    """The other column cannot be captured: do_bench gives both a time, and to nothing that of two bare events, 1.5 us."""
+    row, = rows_of(ran, op)
+    assert (row.status, row.timer, row.speedup, row.latency_base_ms) == ("INVALID", "do_bench", None, base)
+    assert f"{culprit}: empty capture: nothing was launched" in row.reason
 
 
 def test_backward_pass_runs_on_graphs_of_its_own(ran):

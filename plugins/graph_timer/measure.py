@@ -177,6 +177,8 @@ class Timer:
 
     def _time_do_bench(self, fn, options, outside=False):
         self._call_until_quiet(fn)
+        if self.device.can_capture and not outside:  # outside: it is known that it cannot be captured
+            self._check_launches(fn)
         arguments = {k: v for k, v in options.items() if k in ("warmup", "rep", "grad_to_none")}
         number, void = 0, ""
         while not number or self.sampler.retries.allow(void, number):
@@ -193,6 +195,14 @@ class Timer:
         found.host_us = 1e3 * time_host_of(self.device, [fn])
         found.notes += find_launch_bound(found)
         return found if not found.fault else replace(found, latency_ms=math.nan)
+
+    def _check_launches(self, fn):
+        """Raise Invalid if a call launches nothing, where a graph can tell: do_bench would show the time of two bare events."""
+        try:
+            with contextlib.ExitStack() as graphs, self._phase("capture"), self.device.stream():
+                self._check_work(self._capture(fn, graphs), 1)
+        except Fallback:
+            return
 
     def _time_fallback(self, fn, recipe, options):
         call = Call(self.device, fn, recipe)

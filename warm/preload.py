@@ -18,7 +18,7 @@ import sys
 import types
 
 SAFE_VENDORS = ("nvidia",)      # verified: a fork of a parent that never initialised it initialises it as a fresh process
-MODULES = ("torch", "triton", "triton.testing", "pandas", "yaml", "sqlalchemy",
+MODULES = ("torch", "triton", "triton.testing", "yaml", "sqlalchemy",
            "torch._prims_common", "sympy", "triton.experimental.gluon")     # these come with a first launch
 PACKAGES = ("flag_gems", "flaggems_vllm")
 ASK_SECONDS = 120
@@ -149,7 +149,8 @@ def import_on_device(facts, with_gems):
                "get_device_properties": types.SimpleNamespace(**facts["properties"])}
     for (module, name), function in originals.items():
         setattr(module, name, answer_here(function, answers[name]) if name in answers else refuse_here(function, name, asked))
-    given = os.environ.setdefault("GEMS_VENDOR", facts["vendor"]) != facts["vendor"]
+    given = "GEMS_VENDOR" in os.environ
+    os.environ.setdefault("GEMS_VENDOR", facts["vendor"])
     try:
         if with_gems:
             import_gems()

@@ -158,6 +158,8 @@ check_knobs() {
         [ -e "$REPLAY_FROM" ] || die 2 "REPLAY_FROM: $REPLAY_FROM: does not exist; name a recorded run directory, or unset it"
         REPLAY_FROM=$(realpath -- "$REPLAY_FROM")
     fi
+    [ "$REPLAY_STRICT" = 0 ] || [[ " $PLUGINS " == *" _autotune_record_plugin "* ]] ||
+        die 2 "PLUGINS: lacks _autotune_record_plugin, without which nothing is replayed; add it, or unset REPLAY_STRICT"
     for plugin in $PLUGINS; do
         [ -f "$ROOT/plugins/$plugin.py" ] ||
             die 2 "PLUGINS: $plugin: no plugins/$plugin.py; there are: $(cd "$ROOT/plugins" && echo _*_plugin.py)"

@@ -40,10 +40,12 @@ def skip_without_record(environ, rows, say):
 
 
 def check_replay(environ):
-    """UserError if REPLAY_ROOT is no screen, REPLAY_FROM is not there, both are set, or REPLAY_MISSING is no choice or contradicts
-    REPLAY_STRICT."""
+    """UserError if REPLAY_ROOT is no screen, REPLAY_FROM is not there, both are set, REPLAY_MISSING is no choice or contradicts
+    REPLAY_STRICT, or the latter has nothing to hold to."""
     check_choice("REPLAY_MISSING", environ.get("REPLAY_MISSING") or "run", ("run", "skip"))
     root, record = environ.get("REPLAY_ROOT"), environ.get("REPLAY_FROM")
+    if is_on(environ, "REPLAY_STRICT") and not (root or record):
+        raise UserError("REPLAY_STRICT: 1: nothing is replayed; say what: REPLAY_ROOT=runs/NAME, or unset it")
     if root and is_on(environ, "REPLAY_STRICT") and environ.get("REPLAY_MISSING") == "run":
         raise UserError("REPLAY_MISSING: run: REPLAY_STRICT=1 allows no operator to be tuned live; unset one of them")
     if root and not (Path(root) / "screen.json").is_file():

@@ -330,3 +330,4 @@ def test_a_strict_replay_runs_nothing_that_has_no_record(stub):
     assert found == {"abs": ("ok", ""), "add": ("skipped", f"no autotune.json in {first} (REPLAY_STRICT=1)")}
     assert stub.run("--replay-root", str(first), "--replay-missing", "run", REPLAY_STRICT=1) == 2
     assert "REPLAY_MISSING: run: REPLAY_STRICT=1 allows no operator to be tuned live" in stub.output()
+    assert stub.run(REPLAY_STRICT=1) == 2 and "REPLAY_STRICT: 1: nothing is replayed; say what: REPLAY_ROOT=" in stub.output()

@@ -263,6 +263,7 @@ def read_terminal(master):
         ({"DTYPES": "float16,flaot32"}, 2, ["DTYPES: flaot32: "]),
         ({"DTYPES": "float64"}, 2, ["DTYPES: float64: ", *DTYPES]),
         ({"SHAPES": "/no/such.yaml"}, 2, ["SHAPES: /no/such.yaml: no such file"]),
+        ({"REPLAY_STRICT": "1"}, 2, ["PLUGINS: lacks _autotune_record_plugin, without which nothing is replayed"]),  # stub_tree's PLUGINS
         ({"PLUGINS": "_pretty_report_plugn"}, 2, ["PLUGINS: _pretty_report_plugn: ", "_pretty_report_plugin.py"]),
         ({"FLAGGEMS_DIR": "/"}, 2, ["FLAGGEMS_DIR: /: is no checkout"]),
         ({"REPO": "extra"}, 2, ["REPO: extra: ", "main vllm samples"]),

@@ -8,10 +8,11 @@ OUTPUT  RUN/ab.csv, one row per operator x dtype x shape; a table on stdout
 SAMPLE  op       dtype    shape       off_ms  on_ms   ratio  interval       mde    verdict    code       converts  reason
         softmax  float16  [64, 4096]  0.0261  0.0209  0.801  [0.795,0.807]  0.9%   faster     different  12->3     p=0.0004
 VERDICT faster | slower | same | ambiguous | invalid, by common/verdict.py with Benjamini-Hochberg over all rows. Rows are
-        `invalid`, whatever their figures, where a side fails its tests, where a launch did not use the recorded
-        config (missed, fallback, dropped), a process does not say so (killed, or PLUGINS lacks _autotune_record_plugin) or
-        a record was forced, where the rounds were timed differently (a graph timer that fell back), where one has no
-        figure, and on the host device, which measures no time.
+        `invalid`, whatever their figures, where a side fails its tests or is the only one that skips them, where a launch
+        did not use the recorded config (missed, fallback, dropped), does not say so (PLUGINS without
+        _autotune_record_plugin) or a record was forced, where a process crashed or its pytest did not end as that of
+        round 1 off, where the rounds were timed differently (a graph timer that fell back), where one has no figure, and
+        on the host device, which measures no time.
 COLUMNS `code`: identical | different | unknown, whether both sides executed the same compiled kernels; if identical,
         a difference in time is the switch's work outside of them, or noise. converts_*: layout conversions in them.
         `band`: within this share of 1 a ratio is the same: BAND, or what NOISE (aa_study.py) found for the row's timer.
@@ -116,7 +117,7 @@ def read_correctness(folder, side):
     """`passed`, or what else its tests' process came to; `skipped` where none of them ran."""
     if not (folder / f"tests-{side}").is_dir():
         return "not run"
-    exit_status = (read_json(folder / f"tests-{side}" / "exit.json") or {}).get("pytest_exit")
+    exit_status = read_exit(folder / f"tests-{side}")
     if exit_status == 0 and not any(t.get("outcome") == "passed" for t in read_tests(folder / f"tests-{side}" / "tests.jsonl")):
         return "skipped"
     return {0: "passed", 1: "failed", 5: "no tests"}.get(exit_status, "crashed" if exit_status is None else "error")
@@ -127,6 +128,8 @@ def find_fault(headers, correctness):
     for side in SIDES:
         if correctness[side] not in ("passed", "skipped", "no tests"):
             return f"correctness {correctness[side]} with {side}"
+    if correctness["off"] != correctness["on"]:
+        return f"correctness {correctness['off']} with off, but {correctness['on']} with on"
     if any(header.get("cache") == "host" for header in headers):
         return ON_HOST
     if any("forced" in header.get("replay", "") and header.get("replay_from") for header in headers):
@@ -134,17 +137,27 @@ def find_fault(headers, correctness):
     return None
 
 
-def find_replay_faults(folder, rounds):
-    """Which process did not launch the recorded configs, or does not prove it; None if all do."""
+def find_process_fault(folder, rounds):
+    """Which process crashed, ended otherwise than the first one, or does not prove that it launched the recorded configs; or None."""
+    first = read_exit(folder / "round-1-off")
     for number in range(1, rounds + 1):
         for side in SIDES:
             run_dir = folder / f"round-{number}-{side}"
-            log = run_dir / "run.log"
+            log, ended = run_dir / "run.log", read_exit(run_dir)
+            if ended is None:
+                return f"round {number} {side}: crashed"
+            if ended != first:
+                return f"round {number} {side}: pytest ended with {ended}, that of round 1 off with {first}"
             text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-            fault = find_replay_fault(run_dir, text, (number, side) == (1, "off"))
+            fault = find_replay_fault(run_dir, text, is_recording=(number, side) == (1, "off"))
             if fault:
                 return f"round {number} {side}: {fault}: not the recorded configs"
     return None
+
+
+def read_exit(run_dir):
+    """pytest's exit status; None where it did not end by itself."""
+    return (read_json(run_dir / "exit.json") or {}).get("pytest_exit")
 
 
 def find_row_fault(sides):
@@ -178,7 +191,7 @@ def summarize_op(run, settings, op):
     folder, rounds = run / settings["repo"] / op, int(settings["rounds"])
     table, headers = read_rounds(folder, rounds)
     correctness = {side: read_correctness(folder, side) for side in SIDES}
-    fault, replay_fault = find_fault(headers, correctness), find_replay_faults(folder, rounds)
+    fault, process_fault = find_fault(headers, correctness), find_process_fault(folder, rounds)
     # In the last round both sides replay, so that each has compiled what it launches and nothing else.
     kernels = {side: read_kernels(folder / f"round-{rounds}-{side}") for side in SIDES}
     code = compare_kernels(kernels["off"], kernels["on"])[0]
@@ -187,7 +200,7 @@ def summarize_op(run, settings, op):
     for key, sides in (table or nothing).items():
         op_name, dtype, mode, shape, number = key
         times, band = sides.times, read_noise_band(run, settings, op, sides.methods)
-        why = fault or find_row_fault(sides) or replay_fault
+        why = fault or find_row_fault(sides) or process_fault
         shift = 0.0 if why else verdict.find_gap_shift([t for s in SIDES for t in times[s]], [g for s in SIDES for g in sides.launches[s]])
         result = verdict.compare_sides(times["off"], times["on"], band, shift=shift, step=STEP_MS)
         if why:
@@ -234,6 +247,9 @@ def print_table(rows, settings):
     counts = {v: sum(r.verdict == v for r in rows) for v in ("faster", "slower", "same", "ambiguous", "invalid")}
     print(f"\n{settings['switch']}: on={settings['on']} against off={settings['off']}, {settings['rounds']} rounds, "
           f"{len(rows)} rows: " + ", ".join(f"{n} {v}" for v, n in counts.items() if n))
+    untested = dict.fromkeys(f"{r.op} ({r.correctness_on})" for r in rows if r.correctness_on in ("skipped", "no tests"))
+    if untested:
+        print(f"correctness not shown, no test ran: {', '.join(untested)}")
 
 
 def main(argv):

@@ -3,8 +3,8 @@
 #
 # USAGE    SWITCH=NAME OPS=OP[,OP...] [KNOB=VALUE ...] ./ab_test.sh        (make ab SWITCH=... OPS=...)
 #            SWITCH=FLAGTREE_MUSA_RLC_ENHANCE OPS=softmax,topk ROUNDS=5 ./ab_test.sh
-#          The first value is the base, called `off` below, the second the candidate, `on`. Knobs: the config section
-#          below, and those of run_pytest.sh (DTYPES, LEVEL, MODE, SHAPES, TIMER, FLAGGEMS_DIR, REPO, ...).
+#          The first value is the base, called `off` below, the second the candidate, `on`; SWITCH must not be set already.
+#          Knobs: the config section below, and those of run_pytest.sh (DTYPES, LEVEL, MODE, SHAPES, TIMER, REPO, ...).
 # WHAT     Per operator: its correctness tests with both values; then ROUNDS rounds in mirrored order,
 #            round 1: off (records its autotuned configs), on (replays them)
 #            round 2: on, off (both replay)      round 3: off, on      ...
@@ -50,7 +50,7 @@ check_arguments() { # sets OFF and ON
     [[ ! $SWITCH =~ ^(PYTEST_.*|TRITON_CACHE_DIR|FLAGGEMS_(CACHE_DIR|DB_URL))$ ]] ||
         die 2 "SWITCH: $SWITCH: run_pytest.sh gives every process its own; both sides would be alike"
     [ -z "${!SWITCH+set}" ] || die 3 "$SWITCH: ${!SWITCH}: is set already and would reach both sides; unset it"
-    [[ $VALUES =~ ^[^,]+,[^,]+$ ]] || die 2 "VALUES: $VALUES: give two values, as VALUES=0,1"
+    [[ $VALUES =~ ^[^,]+,[^,]+$ ]] || die 2 "VALUES: $VALUES: give two values, neither empty, as VALUES=0,1"
     OFF=${VALUES%,*} ON=${VALUES#*,}
     [ "$OFF" != "$ON" ] || die 2 "VALUES: $VALUES: are the same; give two"
     [[ $OPS =~ ^[A-Za-z0-9_.+-]+(,[A-Za-z0-9_.+-]+)*$ ]] || die 2 "OPS: $OPS: name operators: OPS=softmax,topk"

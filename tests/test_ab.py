@@ -152,6 +152,10 @@ def test_rows_that_nothing_can_be_said_of(tmp_path):
         for side in ("off", "on"):
             (tmp_path / f"main/unplugged/round-{number}-{side}/autotune.json").unlink()
     (runs.add("killed") / "round-4-on/autotune.json").write_text('{"schema": 1, "meta": {}, "entries": [{}]}')
+    (runs.add("crashed") / "round-2-on/exit.json").unlink()
+    (runs.add("half") / "round-5-on/exit.json").write_text('{"schema": 1, "pytest_exit": 1}')
+    for folder in runs.add("alike").glob("round-*"):  # what fails on both sides alike leaves the other rows comparable
+        (folder / "exit.json").write_text('{"schema": 1, "pytest_exit": 1}')
     runs.add("event", change=fall_back)
     runs.add("failing", change=fail_row)
     runs.add("host", cache="host")
@@ -159,9 +163,11 @@ def test_rows_that_nothing_can_be_said_of(tmp_path):
     runs.add("short", on=STEADY[:4])
     runs.ops.append("never")
     status, rows, _ = runs.summarize()
+    assert rows.pop("alike")["verdict"] == "same"
     assert status == 1 and {row["verdict"] for row in rows.values()} == {"invalid"}
     assert {op: row["reason"] for op, row in rows.items()} == {
         "wrong": "correctness failed with on", "crashing": "correctness crashed with off",
+        "crashed": "round 2 on: crashed", "half": "round 5 on: pytest ended with 1, that of round 1 off with 0",
         "tuned": "round 3 on: libtuner: fallback=2: not the recorded configs",
         "unplugged": "round 1 off: autotune.json is missing or broken: not the recorded configs",
         "killed": "round 4 on: run.log says nothing of the replay: not the recorded configs",
@@ -176,8 +182,17 @@ def test_rows_that_nothing_can_be_said_of(tmp_path):
 def test_skipped_tests_are_said_and_no_fault(tmp_path):
     runs = Runs(tmp_path)
     runs.add("same", outcome="skipped")
-    row = runs.summarize()[1]["same"]
-    assert (row["correctness_off"], row["verdict"]) == ("skipped", "same")
+    _, rows, text = runs.summarize()
+    assert (rows["same"]["correctness_off"], rows["same"]["verdict"]) == ("skipped", "same")
+    assert "correctness not shown, no test ran: same (skipped)" in text
+
+
+def test_tests_that_one_side_alone_skips_show_nothing(tmp_path):
+    runs = Runs(tmp_path)
+    folder = runs.add("faster", on=[0.9] * 5)
+    (folder / "tests-on/tests.jsonl").write_text('{"outcome": "skipped"}\n')
+    row = runs.summarize()[1]["faster"]
+    assert (row["verdict"], row["reason"]) == ("invalid", "correctness passed with off, but skipped with on")
 
 
 def test_code_and_converts_are_those_of_the_last_round(tmp_path):

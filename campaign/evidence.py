@@ -23,6 +23,7 @@ from campaign.topology import read_cell, scope_cell
 from campaign.worker import describe_end
 from common.replay_log import find_replay_fault
 from common.runlog import parse_runlog
+from common.session import count_lost_rows, read_session
 from common.state import read_json, read_marker, sha256_json
 from common.verdict import find_gap_shift
 
@@ -86,7 +87,11 @@ def read_step(run, step):
         return StepData(status, detail)
     run_dir = attempt_dir(run, step, marker)
     text = (run_dir / "run.log").read_text(encoding="utf-8", errors="replace")
-    rows = list_rows(parse_runlog(text))
+    log = parse_runlog(text)
+    lost, printed = count_lost_rows(read_session(run_dir), log.rows) if (run_dir / "session.jsonl").is_file() else (0, 0)
+    if log.is_cut or lost:
+        return StepData("crashed", f"run.log lacks {lost} of {printed} printed rows" if lost else "run.log is cut")
+    rows = list_rows(log)
     return StepData(status, detail, read_cell(run_dir), find_replay_fault(run_dir, text, step.is_recording),
                     {name: figures[:3] for name, figures in rows.items()}, {name: figures[3] for name, figures in rows.items()},
                     any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")))
@@ -139,8 +144,8 @@ def read_tests(run, step, pattern):
         return "not run", frozenset()
     status, detail = read_status(run, step, marker)
     run_dir = attempt_dir(run, step, marker)
-    passed = list_passed(run_dir / "tests.jsonl")
-    if status == "failed" and (read_json(run_dir / "exit.json") or {}).get("pytest_exit") == 1:
+    passed = list_tests(run_dir / "tests.jsonl", ("passed",))
+    if status == "failed" and list_tests(run_dir / "tests.jsonl", ("failed", "error")):
         return "failed", passed
     if status != "ok":
         return f"{status}: {detail}", passed
@@ -151,10 +156,11 @@ def read_tests(run, step, pattern):
     return "passed", passed
 
 
-def list_passed(path):
+def list_tests(path, outcomes):
+    """The nodes of tests.jsonl that ended so."""
     try:
         tests = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-        return frozenset(test["node"] for test in tests if test["outcome"] == "passed")
+        return frozenset(test["node"] for test in tests if test["outcome"] in outcomes)
     except (OSError, ValueError, KeyError, TypeError):
         return frozenset()
 
@@ -202,8 +208,9 @@ def read_times(data):
 
 
 def find_time_problem(data, part):
-    """What makes the times of one round and replicate worthless, or ""."""
+    """What makes the times of one round and replicate worthless, or "". A later one must have run and timed what a1 did."""
     steps = {cell: data.steps.get((part, cell)) for cell in CELLS}
+    off = data.steps.get(("a1", "off")) or steps["off"]
     for cell, step in steps.items():
         if step is None or step.status != "ok":
             return f"{cell} is {'missing' if step is None else step.status}"
@@ -212,13 +219,19 @@ def find_time_problem(data, part):
         if step.is_throttled:
             return f"{cell}: the device was throttled"
         first = data.steps.get(("a1", cell))
-        if first and first.cell and scope_cell(first.cell, 0).code != scope_cell(step.cell, 0).code:
-            return f"{cell} compiled other code than in a1"
-        if not step.rows or step.rows.keys() != steps["off"].rows.keys():
-            return f"{cell} has no rows, or other rows than off"
+        if first and first.cell and identify(first, data.proof.get(cell)) != identify(step, data.proof.get(cell)):
+            return f"{cell} ran other code than in a1, or ran it otherwise"
+        if not step.rows or step.rows.keys() != off.rows.keys():
+            return f"{cell} has no rows, or other rows than off in a1"
         for name, (ms, *method) in step.rows.items():
             if ms is None or method[1] == "host":
                 return f"{cell}: {name}: no time"
-            if method != list(steps["off"].rows[name][1:]):
-                return f"{cell}: {name}: timed by {' '.join(method)}, off by {' '.join(steps['off'].rows[name][1:])}"
+            if method != list(off.rows[name][1:]):
+                return f"{cell}: {name}: timed by {' '.join(method)}, off in a1 by {' '.join(off.rows[name][1:])}"
     return ""
+
+
+def identify(step, pattern):
+    """What ran in a step, wherever it is run again: its code, how often each kernel was launched, and whose compiler it was."""
+    facts = scope_step(step, 0, pattern)
+    return facts.code, facts.kernels, facts.proven

@@ -22,6 +22,7 @@ from common.devices import apply_changes, child_environment
 from common.errors import REFUSED, UserError
 from common.inputs import list_knobs
 from common.process import Child
+from common.session import read_session
 from common.state import read_json, read_marker, sha256_file, sha256_json, utc_now, write_marker, write_text_atomic
 from common.trees import ROOT, VARIABLES
 
@@ -64,7 +65,7 @@ def list_settings(session, step):
         settings |= {"SUITE": "benchmark", "IR_META": "1", "MODE": "kernel", "LEVEL": timing.level, "CHECK_SHAPES": "0"}
         if manifest.has_times:
             settings |= {"TIMER": timing.timer, "CACHE": timing.cache}
-        settings |= {name: str(value) for name, value in (("WARMUP_MS", timing.warmup_ms), ("ITER_MS", timing.iter_ms)) if value}
+        settings |= {name: str(value) for name, value in (("WARMUP_MS", timing.warmup_ms), ("ITER_MS", timing.iter_ms)) if value is not None}
         if (session.run / "frozen" / SHAPES).exists():
             settings["SHAPES"] = str(session.run / "frozen" / SHAPES)
         if not step.is_recording:
@@ -107,7 +108,7 @@ def make_environment(session, device, settings):
 
 def write_command(session, step, settings):
     """command.txt: the step by hand, with a run directory of its own."""
-    shown = {**apply_changes({}, child_environment(session.device_of(step.task), {}, 1)), **settings, "RUN_DIR": "/tmp/one-cell"}
+    shown = {**apply_changes({}, child_environment(session.device_of(step.task), {}, session.frozen.manifest.jobs)), **settings, "RUN_DIR": "/tmp/one-cell"}
     words = [f"{name}={shlex.quote(value)}" for name, value in sorted(shown.items())]
     command = ["./run_pytest.sh", session.frozen.tasks[step.task]["op"], *list_nodes(session, step)]
     write_text_atomic(step_dir(session.run, step) / "command.txt",
@@ -170,7 +171,9 @@ class RunningStep:
 
 def describe_end(run_dir, returncode=None):
     """(ok | failed | crashed, detail) of a run directory whose process has ended."""
-    exit_ = (read_json(Path(run_dir) / "exit.json") or {}).get("pytest_exit")
+    exit_, session = (read_json(Path(run_dir) / "exit.json") or {}).get("pytest_exit"), read_session(run_dir)
     if exit_ is None:
         return "crashed", "pytest never ended by itself" + (f" (status {returncode})" if returncode is not None else "")
+    if session and session.started and session.exit is None:
+        return "crashed", "pytest was ended from inside, before its session was done"
     return ("ok", "") if exit_ == 0 else ("failed", f"pytest's exit status is {exit_}")

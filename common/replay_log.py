@@ -23,7 +23,10 @@ def find_replay_fault(run_dir, text, is_recording):
         return ""
     found = REPLAY.findall(text)
     for kind, outcomes in found:
-        odd = [pair for pair in outcomes.split() if not pair.startswith(HARMLESS) and not pair.endswith("=0")]
+        pairs = outcomes.split()
+        odd = [pair for pair in pairs if not pair.startswith(HARMLESS) and not pair.endswith("=0")]
         if odd:
             return f"{kind}: {' '.join(odd)}"
+        if "used=0" in pairs and "unused=0" not in pairs:
+            return f"{kind}: used=0: no launch asked for the record"
     return "run.log says nothing of the replay" if record.get("entries") and not found else ""

@@ -102,6 +102,30 @@ def test_a_flip_inside_one_process_fails_the_test(tmp_path):
     assert changed + "mask0;" in done.stdout and changed + "off;" in done.stdout
 
 
+HOOKED = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def fill(x, N: tl.constexpr):
+    tl.store(x + tl.arange(0, N), 1.0)
+
+def test_engaged():
+    fill[(1,)](torch.zeros(64), 64)
+
+def test_another_hook_took_the_place():
+    triton.knobs.runtime.add_stages_inspection_hook = lambda *args: None
+    fill[(1,)](torch.zeros(64), 32)
+"""
+
+
+@pytest.mark.parametrize("enhance, ended", [("1", "1 failed, 1 passed"), ("0", "2 passed")])
+def test_a_switch_that_does_not_engage_fails_the_test(tmp_path, enhance, ended):
+    """The kernel's metadata name the candidate all the same, and a campaign would call the operator a baseline."""
+    done = run_file(tmp_path, HOOKED, "--tb=line", plugins=("_host_device_plugin", *SWITCH), RLC_STOCK_ENHANCE=enhance, **ON_HOST)
+    assert ended in done.stdout
+    assert ("SwitchError: kernel fill: was lowered without the switch" in done.stdout) == (enhance == "1")
+
+
 def test_another_triton_is_refused(tmp_path):
     (tmp_path / "triton.py").write_text("__version__ = '3.7.0'\n")
     done = run_file(tmp_path, "", plugins=SWITCH, RLC_STOCK_ENHANCE="0", PYTHONPATH=f"{tmp_path}:{ROOT / 'plugins'}")

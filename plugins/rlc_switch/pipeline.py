@@ -114,6 +114,9 @@ class Switch:
             found = metadata.get("rlc_policy") or "no switch"
             raise SwitchError(f"kernel {metadata.get('name')}: compiled under {found}, this process is "
                               f"{self.policy.key}; the switch needs an NVIDIA target", 3)
+        if self.policy.enhance and "rlc_choice" not in metadata and src.language.name == "TRITON":  # Gluon is left alone
+            raise SwitchError(f"kernel {metadata.get('name')}: was lowered without the switch: something replaced "
+                              "triton.knobs.runtime.add_stages_inspection_hook; remove that", 3)
         self.compiled[metadata["hash"]] = (metadata.get("rlc_choice", STOCK.name), metadata.get("rlc_converts_stock"),
                                            metadata.get("rlc_converts"))
 

@@ -102,7 +102,7 @@ def explain_task(run, frozen, task, floor):
                f"correctness {facts.correctness.get(cell, 'not run')}")
     for row in judgement.rows.get(task, ()):
         yield (f"  row {row.row}: ratio {row.ratio:.4f} ({row.low:.4f} to {row.high:.4f}), placebo {row.placebo:.4f}, "
-               f"MDE {row.mde:.4f}, p {row.p_value:.3g}, corrected {'-' if row.adjusted is None else f'{row.adjusted:.3g}'}")
+               f"launch gap {row.shift:.4f}, MDE {row.mde:.4f}, p {row.p_value:.3g}, corrected {'-' if row.adjusted is None else f'{row.adjusted:.3g}'}")
     yield from describe_noise(judgement.noise)
     for part, cell in (("a1", "candidate"), (layout.TESTS, "candidate")):
         command = layout.step_dir(run, layout.Step(task, part, cell)) / "command.txt"

@@ -67,6 +67,7 @@ class RowTiming:
     mde: float
     placebo: float
     p_value: float
+    shift: float = 0.0
     adjusted: float | None = None
 
 
@@ -131,7 +132,7 @@ def judge_row(row, logs, placebo, noise, rules, shift):
     t_level, t_power, tail = find_quantiles(noise.placebo_rows - 1, rules.level)
     half_width, excess = t_level * error + shift, max(0.0, abs(mean) - shift)
     return RowTiming(row, len(logs), math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width),
-                     math.expm1((t_level + t_power) * error + shift), math.exp(statistics.fmean(placebo)), 2 * tail(excess / error))
+                     math.expm1((t_level + t_power) * error + shift), math.exp(statistics.fmean(placebo)), 2 * tail(excess / error), shift)
 
 
 def find_quantiles(freedom, level):

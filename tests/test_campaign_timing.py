@@ -62,7 +62,8 @@ def test_more_processes_do_not_make_the_launch_gap_less():
     times = {"t": make_times(lambda: 0.0017, candidate=0.95, replicates=8)}
     (row, _), *_ = judge_rows(times["t"], measure_noise(times, set(), RULES, {"t": {}}), RULES, {"row0": 0.06})
     assert (row.p_value, row.low < 1 < row.high) == (1.0, True)
-    timings, _ = judge_campaign(times, shifts={"t": {"row0": 0.06, "row1": 0.06}})
+    timings, noise = judge_campaign(times, identical=["t"], shifts={"t": {"row0": 0.06, "row1": 0.06}})
+    assert (noise.null_rows, noise.alarms) == (2, 0)  # nor a false alarm of rows of the same binary
     assert not has_verdict(timings["t"]) and timings["t"].rows_faster == 0 and timings["t"].high > 1
 
 

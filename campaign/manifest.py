@@ -27,7 +27,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from common.errors import UserError, run_main
 
@@ -36,6 +36,18 @@ CELLS = ("off", "mask0", "candidate")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=80)]
 Node = Annotated[str, Field(pattern=r"^[A-Za-z0-9_./-]+\.py(::[^\s:]+)+$")]
 Dtype = Annotated[str, Field(pattern=r"^(u?int(8|16|32|64)|float(16|32|64)|float8_e\w+|bfloat16|bool|complex(64|128)|cfloat)$")]
+
+
+def check_pattern(pattern):
+    """A regular expression, or ValueError: re.error is none, and would end as a traceback."""
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from None
+    return pattern
+
+
+Pattern = Annotated[str, Field(min_length=1), AfterValidator(check_pattern)]
 Environment = dict[Annotated[str, Field(pattern=r"^[A-Z][A-Z0-9_]*$")], str]
 # What worker.py sets itself; a manifest that set it too would say something that is not done.
 RESERVED = {"REPO", "FLAGGEMS_DIR", "FLAGGEMS_VLLM_DIR", "PYTHON", "RUN_DIR", "SUITE", "DTYPES", "SHAPES", "CHECK_SHAPES",
@@ -63,7 +75,7 @@ class Device(Model):
     """The physical device: its vendor as flag_gems names it, or `host`, and a pattern for its product name. With `count`
     above 1 as many cards of one host, each task bound to one of them: no ratio is ever taken across cards."""
     vendor: Name
-    product: str
+    product: Pattern
     count: Annotated[int, Field(ge=1, le=16)] = 1
 
 
@@ -84,18 +96,16 @@ class Thresholds(Model):
 
 
 class Proof(Model):
-    """Patterns per cell: `index` for the column `switch` of every variant, `log` for run.log of the correctness run.
-    Empty where the compiler says nothing of itself: then disjoint variant hashes are the proof."""
-    index: dict[Literal["off", "mask0", "candidate"], str] = {}
-    log: dict[Literal["off", "mask0", "candidate"], str] = {}
+    """Patterns per cell, each its own: `index` for the column `switch` of every variant, `log` for run.log of the correctness
+    run. Empty where the compiler says nothing of itself: then disjoint variant hashes are the proof."""
+    index: dict[Literal["off", "mask0", "candidate"], Pattern] = {}
+    log: dict[Literal["off", "mask0", "candidate"], Pattern] = {}
 
     @field_validator("index", "log")
     @classmethod
     def check_patterns(cls, patterns):
-        for pattern in patterns.values():
-            re.compile(pattern)
-        if patterns and set(patterns) != set(CELLS):
-            raise ValueError("give a pattern for each of off, mask0, candidate, or none at all")
+        if patterns and (set(patterns) != set(CELLS) or len({*patterns.values()}) != len(CELLS)):
+            raise ValueError("give a pattern of its own for each of off, mask0, candidate, or none at all")
         return patterns
 
 
@@ -175,10 +185,11 @@ class Manifest(Model):
                              "never engaged would look like 32 baselines")
         if self.device.vendor == "host" and self.has_times:
             raise ValueError("timing: the host device has no times; give `timer: none`")
-        for place in (self.environment, *self.cells.values(), *(workload.environment for workload in self.workloads)):
-            taken = sorted(RESERVED & place.keys())
+        common = (self.environment, *(workload.environment for workload in self.workloads))
+        for place, others in [*((cell, RESERVED) for cell in self.cells.values()), *((each, RESERVED | set(self.switches)) for each in common)]:
+            taken = sorted(others & place.keys())
             if taken:
-                raise ValueError(f"environment: {taken[0]} is set by the campaign itself; remove it")
+                raise ValueError(f"environment: {taken[0]} is set by {'the campaign itself' if taken[0] in RESERVED else 'the cells'}; remove it")
         return self
 
 
@@ -199,7 +210,8 @@ def read_manifest(path):
     try:
         text = Path(path).read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=Yaml12Loader)
-    except FileNotFoundError:
+        yaml.load(text, Loader=Yaml12Loader)  # tags and keys that are none
+    except (FileNotFoundError, IsADirectoryError):
         raise UserError(f"MANIFEST: {path}: no such file; give one, as MANIFEST=campaign/manifests/host_rlc.yaml") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: is no YAML: {' '.join(str(error).split())}") from None

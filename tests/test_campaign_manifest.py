@@ -49,7 +49,14 @@ REFUSALS = {  # what is replaced, by what, and what is said
     "commit": ("source: {repo: samples}", "source: {repo: main}", "give the 40 hex digits"),
     "dtype": ("dtypes: [float16]", "dtypes: [float17]", "workloads.0.dtypes.0: 'float17'"),
     "no yaml": ("schema: 1", "schema: [1", "is no YAML"),
-    "half a proof": ("index: {off: -e0-m0$, ", "index: {", "give a pattern for each of off, mask0, candidate"),
+    "half a proof": ("index: {off: -e0-m0$, ", "index: {", "give a pattern of its own for each of off, mask0, candidate"),
+    "a proof for two": ("mask0: -e1-m0$", "mask0: -e1-m15$", "give a pattern of its own for each of off, mask0, candidate"),
+    "a proof of nothing": ("candidate: -e1-m15$", 'candidate: ""', "proof.index.candidate: '': String should have at least 1 character"),
+    "no pattern": ("off: -e0-m0$", "off: -e0(", "proof.index.off: is no regular expression: missing )"),
+    "no pattern of a product": ("product: host device", 'product: "host (device"', "device.product: is no regular expression"),
+    "a task with the switch": ("    canary: reduction", '    canary: reduction\n    environment: {RLC_STOCK_ENHANCE: "0"}',
+                               "RLC_STOCK_ENHANCE is set by the cells; remove it"),
+    "a key that is none": ("jobs: 2", "jobs: 2\n? [a]\n: b", "found unhashable key"),
 }
 
 

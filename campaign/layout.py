@@ -102,8 +102,8 @@ def read_frozen(path):
 
 
 def is_sealed(path):
-    """True if `path` or a directory above it is a sealed run."""
-    path = Path(path).absolute()
+    """True if `path` or a directory above it is a sealed run, through links and `..` as well."""
+    path = Path(path).resolve()
     return any((place / SEALED).exists() for place in (path, *path.parents))
 
 

@@ -43,9 +43,10 @@ class Context:
     environ: dict
 
 
-def run_checks(context):
-    for name, check in CHECKS.items():
-        problem, *code = check(context) or (None,)
+def run_checks(context, names=None):
+    """All checks, or those of `names`. UserError "check NAME: ..." at the first that refuses."""
+    for name in names or CHECKS:
+        problem, *code = CHECKS[name](context) or (None,)
         if problem:
             raise UserError(f"check {name}: {problem}", code[0] if code else REFUSED)
         print(f"check {name}: ok", flush=True)
@@ -83,7 +84,7 @@ def check_commit(context):
 def check_clean(context):
     top = run_git(context.tree, "rev-parse", "--show-toplevel")
     if not context.frozen.manifest.source.commit or not top or Path(top).resolve() != context.tree.resolve():
-        return None  # the sample tree's state is the run's own tools; a copy without .git cannot be asked
+        return None  # the sample tree is among the frozen tools; a copy without .git cannot be asked
     changes = (run_git(context.tree, "status", "--porcelain") or "").splitlines()
     if changes:
         return f"{context.tree}: {changes[0].strip()} and {len(changes) - 1} more differ from its commit; commit or stash them",
@@ -147,3 +148,5 @@ CHECKS = {"run-unsealed": check_unsealed, "frozen-unchanged": check_frozen, "too
           "source-commit": check_commit, "source-clean": check_clean, "targets-resolved": check_targets,
           "versions": check_versions, "switch-unset": check_switch, "caches-cold": check_caches,
           "device-single": check_single, "device-present": check_present, "device-free": check_free}
+# What must hold at the end, too: a tree that changed meanwhile is not what was measured.
+AT_THE_END = ("frozen-unchanged", "tools-unchanged", "source-commit", "source-clean", "targets-resolved")

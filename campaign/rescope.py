@@ -6,7 +6,7 @@ USAGE    campaign/rescope.py RUN --floor N [--out DIR]     make rescope RUN=runs
 INPUT    A sealed run whose files are unchanged. Counts come from its dumps; correctness, times and noise stay as sealed.
 OUTPUT   DIR (default beside it, RUN-floorN): matrix.csv, and receipt.json that names the parent's digest, the rule, the
          tool's digest and both headlines: over all planned tasks, and over those with launches above the floor.
-         --all-floors:  rand   0: C   1..4: B   5: X
+         --all-floors:  rand   0: C   1..4: B   5..: X
 RULES    X and F stay. A claim (G, R, C) stands, or falls to B where its reduction lies below the floor, or to X. A reduction
          that appears first under the new floor is X: it has no round b. The sealed floor gives the sealed matrix.
 EXIT     0 done; 2 usage: no receipt in RUN, DIR in a sealed run or there already; 4 RUN is not what was sealed.
@@ -38,6 +38,9 @@ def read_sealed(run):
     receipt = read_json(run / RECEIPT)
     if not isinstance(receipt, dict) or receipt.get("kind") != "sealed" or not (run / SUMS).is_file():
         raise UserError(f"RUN: {run}: has no receipt of a sealed run; name a sealed run")
+    if receipt["schema"] != layout.SCHEMA:
+        raise UserError(f"RUN: {run}: its receipt is of schema {receipt['schema']}, this tool reads {layout.SCHEMA}; use the tools of "
+                        f"its commit, {receipt.get('project_commit')}")
     problems = check_files(run)
     if problems:
         raise UserError(f"RUN: {run}: is not what was sealed: {problems[0]} ({len(problems)} problems); see make verify", INTEGRITY)
@@ -91,14 +94,11 @@ def describe_floors(run, frozen, receipt, tasks):
     floors = sorted({floor for data in tasks.values() for step in data.steps.values() if step.cell for floor in list_floors(step.cell)})
     judged = {floor: judge_floor(run, frozen, receipt, tasks, floor).verdicts for floor in floors}
     for task in tasks:
-        spans = []
-        for floor in floors:
-            klass = judged[floor][task].klass
-            if spans and spans[-1][2] == klass:
-                spans[-1][1] = floor
-            else:
-                spans.append([floor, floor, klass])
-        yield f"{task:<20} " + "   ".join(f"{low}: {klass}" if low == high else f"{low}..{high}: {klass}" for low, high, klass in spans)
+        classes = [judged[floor][task].klass for floor in floors]
+        starts = [place for place, klass in enumerate(classes) if place == 0 or klass != classes[place - 1]]
+        lasts = [floors[place] - 1 for place in starts[1:]] + [""]
+        yield f"{task:<20} " + "   ".join(f"{floors[place]}: {classes[place]}" if floors[place] == last else f"{floors[place]}..{last}: {classes[place]}"
+                                          for place, last in zip(starts, lasts))
 
 
 def main(argv):

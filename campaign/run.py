@@ -22,6 +22,7 @@ import shutil
 import signal
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -248,7 +249,8 @@ def main(argv):
     manifest = frozen.manifest
     if manifest.device.vendor == "host":
         environ.setdefault("HOST_TARGET", "cuda:90")
-    devices = select_devices(environ, python)[:1 if manifest.device.vendor == "host" else None]
+    # Sorted: tasks are bound to devices by their order, and one who goes on may name them in another.
+    devices = sorted(select_devices(environ, python), key=lambda device: device.name)[:1 if manifest.device.vendor == "host" else None]
     context = preflight.Context(run, frozen, prepare.find_manifest_tree(manifest, environ), devices,
                                 {device.name: describe_device(device, environ) for device in devices}, python, environ)
     run.parent.mkdir(parents=True, exist_ok=True)
@@ -264,6 +266,7 @@ def main(argv):
                           lambda device: describe_device(device, environ))
         print(f"run: {run}", flush=True)
         run_campaign(session)
+        preflight.run_checks(replace(context, frozen=frozen), preflight.AT_THE_END)
         judgement, digest = seal.seal_run(run, frozen, {device.name: describe_device(device, environ) for device in devices})
         lock.unlink(missing_ok=True)
     link_latest(run.parent / "latest-campaign", run)

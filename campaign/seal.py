@@ -23,7 +23,7 @@ from campaign.matrix import count_classes, judge_run, write_matrix, write_rows
 from campaign.prepare import digest_tools
 from campaign.report import make_report
 from common.errors import INTEGRITY, REFUSED, UserError, run_main
-from common.state import read_json, sha256_file, sha256_text, utc_now, write_text_atomic
+from common.state import read_json, sha256_file, sha256_text, sync_directory, utc_now, write_text_atomic
 
 FILES, SUMS, RECEIPT, MATRIX, ROWS, REPORT = "FILES", layout.SEALED, "receipt.json", "matrix.csv", "rows.csv", "report.md"
 
@@ -42,12 +42,13 @@ def seal_run(run, frozen, devices_end):
         write_text_atomic(run / name, text)
     write_text_atomic(run / RECEIPT, layout.write_json_text(make_receipt(run, frozen, judgement, devices_end)))
     refuse_writers(run)
-    text = make_sums(run)
+    text, pending = make_sums(run), run / f"{SUMS}.tmp"
+    write_text_atomic(pending, text)
     take_write_permission(run)
-    write_text_atomic(run / SUMS, text)  # last: with it the run is sealed
-    for path in (run / SUMS, run):
-        path.chmod(path.stat().st_mode & ~0o222)
     refuse_writers(run)
+    os.replace(pending, run / SUMS)  # last, and read-only already: with it the run is sealed
+    sync_directory(run)
+    run.chmod(run.stat().st_mode & ~0o222)
     return judgement, sha256_text(text)
 
 

@@ -88,8 +88,8 @@ def walk_run(run):
 def check_content(run):
     """Problems with what the sealed tables and the receipt say, against the evidence read again."""
     run, receipt = Path(run), read_json(Path(run) / RECEIPT)
-    if not isinstance(receipt, dict) or receipt.get("kind") != "sealed":
-        return [f"{RECEIPT}: is no receipt of a sealed run"]
+    if not isinstance(receipt, dict) or (receipt.get("kind"), receipt.get("schema")) != ("sealed", layout.SCHEMA):
+        return [f"{RECEIPT}: is no receipt of a sealed run of schema {layout.SCHEMA}"]
     problems = [f"frozen/{change}" for change in prepare.find_changed(run / layout.FROZEN)]
     frozen = layout.read_frozen(run / layout.FROZEN)
     judgement = judge_run(run, frozen, frozen.manifest.measured_launch_floor)

@@ -80,6 +80,16 @@ def test_a_changed_frozen_file_a_missing_target_and_changed_tools(tmp_path):
     assert done.returncode == 2 and "gain: tests/test_gain.py::test_gain: is not in the tree" in done.stderr
 
 
+def test_a_tree_that_changes_meanwhile_is_not_sealed(tmp_path):
+    mini = MiniCampaign(tmp_path, ["gain"])
+    driver = mini.start(MINI_SLOW_S="0.2")
+    wait_for(lambda: list(mini.run_dir.glob("tasks/*/*/*")))
+    edit(mini.tree / "tests" / "test_gain.py", "def test_gain", "def test_other")
+    assert driver.wait(timeout=60) == 3
+    assert "check targets-resolved: gain: tests/test_gain.py::test_gain: is not in" in (tmp_path / "output").read_text()
+    assert not (mini.run_dir / "receipt.json").exists() and len(list(mini.run_dir.glob("tasks/*/*/*/.complete"))) == 9
+
+
 def test_a_sealed_run_is_not_run_again(small):
     done = small.run()
     assert done.returncode == 3 and "check run-unsealed: " in done.stderr

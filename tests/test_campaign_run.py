@@ -78,8 +78,14 @@ def test_replay_is_strict_and_from_off(mini):
 def test_on_two_cards_each_task_stays_on_one(tmp_path):
     mini = MiniCampaign(tmp_path, ["gain", "keeps_converts", "converts_only", "regression"])
     edit(mini.manifest, "product: Mini Card", "product: Mini Card, count: 2")
-    done = mini.run(DEVICES="0,1", MINI_CARDS=2)
+    driver = mini.start(DEVICES="0,1", MINI_CARDS=2, MINI_SLOW_S="0.2")
+    wait_for(lambda: list(mini.run_dir.glob("tasks/*/a1/off/.complete")))
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(timeout=30) == 130
+    ended = {path: path.read_text() for path in mini.run_dir.glob("tasks/*/*/*/.complete")}
+    done = mini.run(DEVICES="1,0", MINI_CARDS=2)  # in another order: what is done stays done
     assert done.returncode == 1, done.stderr
+    assert all(path.read_text() == text for path, text in ended.items())
     used = {}
     for path in mini.run_dir.glob("tasks/*/*/*/.complete"):
         marker = json.loads(path.read_text())

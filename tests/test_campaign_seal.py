@@ -120,6 +120,29 @@ def test_a_run_that_is_still_written_is_not_sealed(tmp_path, small):
     assert not (run / "SHA256SUMS").exists()
 
 
+def test_a_seal_that_was_killed_before_its_last_step_is_made_again(tmp_path, small):
+    """All is written and read-only, and SHA256SUMS has not got its name yet."""
+    run = tmp_path / "run"
+    shutil.copytree(small.run_dir, run)
+    run.chmod(0o755)
+    (run / "SHA256SUMS").rename(run / "SHA256SUMS.tmp")
+    assert small.tool("verify", run).returncode == 2
+    done = small.tool("seal", run)
+    assert done.returncode == 0, done.stderr
+    assert not (run / "SHA256SUMS.tmp").exists() and small.tool("verify", run).returncode == 0
+    assert (run / "matrix.csv").read_bytes() == (small.run_dir / "matrix.csv").read_bytes()
+
+
+def test_a_receipt_of_another_schema(tmp_path, small):
+    run = make_writable_copy(small.run_dir, tmp_path / "run")
+    edit(run / "receipt.json", '"schema": 1,', '"schema": 2,')
+    forge_sums(run)
+    lock_again(run)
+    assert small.tool("verify", run).stdout.startswith("receipt.json: is no receipt of a sealed run of schema 1\n")
+    done = small.tool("rescope", run, "--floor", "1")
+    assert done.returncode == 2 and "its receipt is of schema 2, this tool reads 1" in done.stderr
+
+
 # Rescope ------------------------------------------------------------------------------------------------------------
 
 
@@ -155,13 +178,16 @@ def test_no_floor_promotes(mini, tmp_path):
     done = mini.tool("rescope", mini.run_dir, "--floor", "0", "--out", tmp_path / "floor0")
     assert "changed: inputs_only B -> X\n" in done.stdout
     lines = dict(line.split(maxsplit=1) for line in mini.tool("rescope", mini.run_dir, "--all-floors").stdout.splitlines())
-    assert lines["gain"] == "0..1: G   4..6: X" and lines["inputs_only"] == "0: X   1: B   4..6: X"
-    assert lines["below_floor_only"] == "0..6: X" and lines["candidate_wrong"] == "0..6: F"
+    assert lines["gain"] == "0..3: G   4..: X" and lines["inputs_only"] == "0: X   1..3: B   4..: X"
+    assert lines["below_floor_only"] == "0..: X" and lines["candidate_wrong"] == "0..: F"
 
 
 def test_rescope_refuses(small, tmp_path):
     inside = small.tool("rescope", small.run_dir, "--floor", "1", "--out", small.run_dir / "tasks" / "new")
     assert inside.returncode == 2 and "lies in a sealed run" in inside.stderr
+    (tmp_path / "link").symlink_to(small.run_dir / "tasks")
+    linked = small.tool("rescope", small.run_dir, "--floor", "1", "--out", tmp_path / "link" / "new")
+    assert linked.returncode == 2 and "lies in a sealed run" in linked.stderr
     nothing = small.tool("rescope", tmp_path, "--floor", "1")
     assert nothing.returncode == 2 and "has no receipt" in nothing.stderr
     run = make_writable_copy(small.run_dir, tmp_path / "run")

@@ -5,7 +5,8 @@
     read_times(tasks["rand"])                          Times: {(round, replicate): {row: {cell: ms}}}, or why there are none
 
 The files count, not the markers: exit.json, tests.jsonl, run.log, index.tsv and the dumps are read again each time, so
-that verify.py recomputes all of it. A marker only says which attempt counts, and that a step was stopped at its limit.
+that verify.py recomputes all of it. A marker only says which attempt counts, what it was run with, and that a step was
+stopped at its limit.
 
 Requirements: the standard library, pydantic (the manifest). Limits: broken content never raises; it becomes a fact.
 """
@@ -66,23 +67,23 @@ class Times:
 def read_run(run, frozen):
     """{task: TaskData} in the manifest's order."""
     manifest = frozen.manifest
-    return {w.task: TaskData(w.task, read_steps(run, w.task), read_correctness(run, w.task, manifest.proof.log),
+    return {w.task: TaskData(w.task, read_steps(run, w.task, manifest.cells), read_correctness(run, w.task, manifest.proof.log, manifest.cells),
                              manifest.proof.index, manifest.has_times, manifest.replicates) for w in manifest.workloads}
 
 
-def read_steps(run, task):
+def read_steps(run, task, cells):
     folder = step_dir(run, Step(task, "x", "x")).parent.parent
     parts = sorted(path.name for path in folder.iterdir() if PART.fullmatch(path.name)) if folder.is_dir() else []
-    found = {(part, cell): read_step(run, Step(task, part, cell)) for part in parts for cell in CELLS}
+    found = {(part, cell): read_step(run, Step(task, part, cell), cells[cell]) for part in parts for cell in CELLS}
     return {key: data for key, data in found.items() if data is not None}
 
 
-def read_step(run, step):
-    """StepData, or None without a marker."""
+def read_step(run, step, environment):
+    """StepData, or None without a marker. `environment`: the variables that make the step's cell."""
     marker = read_marker(step_dir(run, step))
     if marker is None or not isinstance(marker.get("attempt"), int):
         return None
-    status, detail = read_status(run, step, marker)
+    status, detail = read_status(run, step, marker, environment)
     if status != "ok":
         return StepData(status, detail)
     run_dir = attempt_dir(run, step, marker)
@@ -97,9 +98,12 @@ def read_step(run, step):
                     any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")))
 
 
-def read_status(run, step, marker):
-    """(status, detail) from the files of the attempt; a marker that says otherwise is broken evidence."""
-    run_dir = attempt_dir(run, step, marker)
+def read_status(run, step, marker, environment):
+    """(status, detail) from the files of the attempt; a marker that says otherwise, or another cell, is broken evidence."""
+    run_dir, settings = attempt_dir(run, step, marker), marker.get("settings") or {}
+    odd = [f"{name}={settings.get(name)}" for name, value in environment.items() if settings.get(name) != value]
+    if odd:
+        return "crashed", f"its marker says {odd[0]}: it is of another cell"
     if marker["status"] == "timeout":
         return "timeout", marker.get("detail", "")
     status, detail = describe_end(run_dir)
@@ -125,11 +129,11 @@ def list_rows(log):
 # Correctness -------------------------------------------------------------------------------------------------------
 
 
-def read_correctness(run, task, patterns):
+def read_correctness(run, task, patterns, cells):
     """{cell: "passed", "failed", or what is wrong}."""
     found, passed = {}, {}
     for cell in CELLS:
-        found[cell], passed[cell] = read_tests(run, Step(task, "tests", cell), patterns.get(cell))
+        found[cell], passed[cell] = read_tests(run, Step(task, "tests", cell), patterns.get(cell), cells[cell])
     for cell in CELLS[1:]:
         if found[cell] == found["off"] == "passed" and passed[cell] != passed["off"]:
             odd = min(passed[cell] ^ passed["off"])
@@ -137,12 +141,12 @@ def read_correctness(run, task, patterns):
     return found
 
 
-def read_tests(run, step, pattern):
+def read_tests(run, step, pattern, environment):
     """(outcome, the nodes that passed) of a correctness step."""
     marker = read_marker(step_dir(run, step))
     if marker is None or not isinstance(marker.get("attempt"), int):
         return "not run", frozenset()
-    status, detail = read_status(run, step, marker)
+    status, detail = read_status(run, step, marker, environment)
     run_dir = attempt_dir(run, step, marker)
     passed = list_tests(run_dir / "tests.jsonl", ("passed",))
     if status == "failed" and list_tests(run_dir / "tests.jsonl", ("failed", "error")):

@@ -86,12 +86,16 @@ def list_excluded(judgement, task):
 
 
 def clear_leftovers(run):
-    """What killed processes left: caches of attempts, half-written files, an earlier seal that did not end."""
+    """What killed processes left: caches of attempts, half-written files, an earlier seal that did not end; and empty
+    directories, which no list of files could name."""
     for cache in run.glob(f"{layout.TASKS}/*/*/*/attempts/*/cache"):
         shutil.rmtree(cache)
     for path in list(run.rglob("*.tmp")) + list(run.rglob("__pycache__")):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (run / FILES).unlink(missing_ok=True)
+    for folder, _, _ in os.walk(run, topdown=False):
+        if not os.listdir(folder):
+            os.rmdir(folder)
 
 
 def make_sums(run):

@@ -21,11 +21,13 @@ if __name__ == "__main__":
 
 from campaign import layout, prepare
 from campaign.matrix import judge_run
-from campaign.seal import FILES, RECEIPT, SUMS, describe_judgement, make_texts
+from campaign.seal import FILES, MATRIX, RECEIPT, REPORT, ROWS, SUMS, describe_judgement, make_texts
 from common.errors import INTEGRITY, UserError, run_main
 from common.state import read_json, sha256_file
 
 DIGEST_LENGTH = 64
+ESSENTIAL = (FILES, RECEIPT, MATRIX, ROWS, REPORT, layout.CAMPAIGN, *(f"{layout.FROZEN}/{name}" for name in (
+    layout.MANIFEST, layout.TASK_MATRIX, layout.TOOLS, ".complete")))
 
 
 def verify_run(run, expected=None):
@@ -43,14 +45,16 @@ def check_files(run, expected=None):
     """Problems with the files of a run: their digests, their list, links, write permission."""
     run = Path(run)
     try:
-        text = (run / SUMS).read_text(encoding="utf-8")
-        sums = dict(parse_sum(line) for line in text.splitlines())
+        lines = (run / SUMS).read_bytes().decode("utf-8").split("\n")  # bytes: sha256sum takes \r for a part of the name
+        sums = dict(parse_sum(line) for line in lines[:-1])
+        if lines[-1] or len(sums) != len(lines) - 1:
+            raise ValueError("is cut, or names a file twice")
     except (OSError, ValueError) as error:
         return [f"{SUMS}: cannot be read ({error})"]
     problems = [f"changed {SUMS}: its digest is {sha256_file(run / SUMS)}"] if expected not in (None, sha256_file(run / SUMS)) else []
     found, odd = walk_run(run)
     problems += odd
-    problems += [f"missing {name}" for name in sorted(sums.keys() - found)]
+    problems += [f"missing {name}" for name in sorted({*sums, *ESSENTIAL} - found)]
     problems += [f"added {name}" for name in sorted(found - sums.keys() - {SUMS})]
     problems += [f"changed {name}" for name in sorted(found & sums.keys()) if sha256_file(run / name) != sums[name]]
     if FILES in found and set((run / FILES).read_text(encoding="utf-8").splitlines()) != {*sums, SUMS}:
@@ -60,7 +64,7 @@ def check_files(run, expected=None):
 
 def parse_sum(line):
     digest, name = line[:DIGEST_LENGTH], line[DIGEST_LENGTH + 2:]
-    if line[DIGEST_LENGTH:DIGEST_LENGTH + 2] != "  " or not name or name.startswith("/") or ".." in Path(name).parts:
+    if line[DIGEST_LENGTH:DIGEST_LENGTH + 2] != "  " or not name or "\r" in name or name.startswith("/") or ".." in Path(name).parts:
         raise ValueError(f"no line of sha256sum: {line[:80]!r}")
     return name, digest
 
@@ -74,12 +78,14 @@ def walk_run(run):
             relative = path.relative_to(run).as_posix()
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 problems.append(f"link {relative}: is no plain file")
-            elif path.stat().st_mode & 0o222:
+                continue
+            if path.stat().st_mode & 0o222:
                 problems.append(f"writable {relative}")
-            elif name in files:
+            if name in files:
                 found.add(relative)
-    linked = {problem.split(" ", 1)[1].split(":")[0] for problem in problems}
-    return found | {name for name in linked if (run / name).is_file() and not (run / name).is_symlink()}, problems
+            elif not any(path.iterdir()):
+                problems.append(f"added {relative}: is an empty directory")
+    return found, problems
 
 
 # Content -----------------------------------------------------------------------------------------------------------

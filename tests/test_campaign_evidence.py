@@ -53,7 +53,9 @@ def test_the_files_count_and_not_the_marker(tmp_path, status, exit_json, said):
     (run_dir / "run.log").write_text("")
     if exit_json:
         (run_dir / "exit.json").write_text(exit_json)
-    assert read_status(tmp_path, STEP, {"status": status, "attempt": 1, "detail": "too slow"}) == said
+    marker = {"status": status, "attempt": 1, "detail": "too slow", "settings": {"SWITCH": "1", "LEVEL": "core"}}
+    assert read_status(tmp_path, STEP, marker, {"SWITCH": "1"}) == said
+    assert read_status(tmp_path, STEP, marker, {"SWITCH": "0"}) == ("crashed", "its marker says SWITCH=1: it is of another cell")
 
 
 def make_variant(runs=2, **facts):
@@ -136,7 +138,7 @@ def write_step(run, step, status="ok", pytest_exit=0, **files):
     (LOG, SESSION.replace("0.500000", "0.600000"), ("crashed", "run.log lacks 1 of 1 printed rows"))])
 def test_a_log_that_lost_rows_is_no_evidence(tmp_path, log, session, said):
     write_step(tmp_path, STEP, run_log=log, **({"session_jsonl": session} if session else {}))
-    step = read_step(tmp_path, STEP)
+    step = read_step(tmp_path, STEP, {})
     assert (step.status, step.detail) == said
 
 
@@ -144,4 +146,4 @@ def test_a_log_that_lost_rows_is_no_evidence(tmp_path, log, session, said):
 def test_a_failure_needs_a_test_that_failed(tmp_path, outcome, said):
     """pytest's status 1 may be a plugin's: that is no wrong result of the operator."""
     write_step(tmp_path, Step("t", "tests", "candidate"), "failed", 1, run_log=LOG, tests_jsonl=json.dumps({"node": "n", "outcome": outcome}))
-    assert read_tests(tmp_path, Step("t", "tests", "candidate"), "")[0] == said
+    assert read_tests(tmp_path, Step("t", "tests", "candidate"), "", {})[0] == said

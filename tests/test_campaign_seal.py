@@ -55,7 +55,7 @@ def make_writable_copy(run, target):
 def forge_sums(run):
     """What someone does who changes a file and its digest."""
     names = [line[66:] for line in (run / "SHA256SUMS").read_text().splitlines()]
-    (run / "SHA256SUMS").write_text("".join(f"{hashlib.sha256((run / n).read_bytes()).hexdigest()}  {n}\n" for n in names))
+    (run / "SHA256SUMS").write_text("".join(f"{hashlib.sha256((run / n).read_bytes()).hexdigest()}  {n}\n" for n in names if (run / n).is_file()))
 
 
 def lock_again(run):
@@ -71,6 +71,16 @@ TAMPERS = {  # what is done, whether the digests are forged, what verify says fi
     "a log is gone": (lambda run: (run / LOG).unlink(), False, f"missing {LOG}"),
     "a log is a link": (lambda run: (run / LOG).rename(run.parent / "away") and (run / LOG).symlink_to(run.parent / "away"), False,
                         f"link {LOG}: is no plain file"),
+    "an empty directory is added": (lambda run: (run / "tasks/gain/b2").mkdir(), False, "added tasks/gain/b2: is an empty directory"),
+    "a hidden file": (lambda run: (run / ".hidden").mkdir() or (run / ".hidden/x").touch(), False, "added .hidden/x"),
+    "a pipe": (lambda run: os.mkfifo(run / "pipe"), False, "link pipe: is no plain file"),
+    "another case": (lambda run: (run / "report.md").rename(run / "Report.md"), False, "missing report.md\nadded Report.md"),
+    "digests with line ends of Windows": (lambda run: (run / "SHA256SUMS").write_bytes((run / "SHA256SUMS").read_bytes().replace(b"\n", b"\r\n")),
+                                          False, "SHA256SUMS: cannot be read (no line of sha256sum: "),
+    "a digest twice": (lambda run: edit(run / "SHA256SUMS", "\n", "\n" + "0" * 64 + "  FILES\n"), False, "SHA256SUMS: cannot be read (is cut, or"),
+    "a table is gone": (lambda run: (run / "rows.csv").unlink() or edit(run / "FILES", "rows.csv\n", ""), True, "missing rows.csv"),
+    "the manifest is gone": (lambda run: (run / "frozen/manifest.yaml").unlink() or edit(run / "FILES", "frozen/manifest.yaml\n", ""), True,
+                             "missing frozen/manifest.yaml"),
     "the list lacks a file": (lambda run: edit(run / "FILES", LOG + "\n", ""), True, "changed FILES"),
     "a time changed": (lambda run: edit(run / LOG, "0.8", "0.7"), True, "matrix.csv: says other than the evidence: 'schema"),
     "the report changed": (lambda run: edit(run / "report.md", "| G gain | 1 |", "| G gain | 2 |"), True,

@@ -185,6 +185,8 @@ class Manifest(Model):
                              "never engaged would look like 32 baselines")
         if self.device.vendor == "host" and self.has_times:
             raise ValueError("timing: the host device has no times; give `timer: none`")
+        if self.device.vendor == "host" and self.device.count > 1:
+            raise ValueError("device: the host device is one; remove count, `jobs` says how much runs at once")
         common = (self.environment, *(workload.environment for workload in self.workloads))
         for place, others in [*((cell, RESERVED) for cell in self.cells.values()), *((each, RESERVED | set(self.switches)) for each in common)]:
             taken = sorted(others & place.keys())

@@ -93,7 +93,7 @@ def start_run(run, frozen, context):
         refuse_other_device(known, context)
         return known["run_id"]
     if run.exists() and any(run.iterdir()):
-        if set(path.name for path in run.iterdir()) - {layout.FROZEN}:
+        if any(path.name != layout.FROZEN and path.suffix != ".tmp" for path in run.iterdir()):  # else a start that was killed
             raise UserError(f"{run}: is not empty and no campaign; name another: RUN=runs/NAME")
         shutil.rmtree(run)
     run = run if run.exists() else claim_directory(run)

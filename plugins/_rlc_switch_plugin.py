@@ -12,7 +12,8 @@ WHAT      A stand-in for FlagTree's pass (FLAGTREE_MUSA_RLC_ENHANCE and its kin)
           are shown. The policy is part of the compile key: three cells may share a TRITON_CACHE_DIR and never a kernel.
 COST      A candidate lowers each kernel that has converts up to three times (TTGIR only; PTX and cubin once).
 EXIT      2 for a bad value, 3 for another Triton. A switch that changes inside the process fails the test that changed
-          it, or the next that compiles; a kernel that some other backend compiled fails its test.
+          it, or the next that compiles; a kernel that some other backend compiled, or that was lowered without the switch,
+          fails its test.
 LIMITS    Kernels for NVIDIA targets (the host device's cuda:90 counts); Gluon kernels are left alone.
 """
 import os

@@ -45,6 +45,7 @@ REFUSALS = {  # what is replaced, by what, and what is said
     "a task twice": ("task: abs", "task: rand", "task rand is there twice"),
     "a key twice": ("jobs: 2", "jobs: 2\njobs: 3", "jobs: is there twice; remove one"),
     "times on the host": ("timer: none", "timer: graph", "the host device has no times"),
+    "two hosts": ("product: host device", "product: host device, count: 2", "the host device is one; remove count"),
     "the campaign's own": ('cells:\n  off: {', 'cells:\n  off: {REPLAY_STRICT: "0", ', "REPLAY_STRICT is set by the campaign itself"),
     "commit": ("source: {repo: samples}", "source: {repo: main}", "give the 40 hex digits"),
     "dtype": ("dtypes: [float16]", "dtypes: [float17]", "workloads.0.dtypes.0: 'float17'"),

@@ -46,18 +46,23 @@ TIMERS = ("graph", "do_bench", "event")
 KEY = ("op", "dtype", "detail", "column", "timer", "cache")
 
 
+def split_names(text):
+    """The names of a comma list, each once."""
+    return list(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+
+
 def read_settings(environ):
     """What is asked for, checked: {"ops": [...], "processes": 6, "timers": [...], "band": 0.02}."""
-    ops = [name.strip() for name in environ.get("OPS", "").split(",") if name.strip()]
+    ops = split_names(environ.get("OPS", ""))
     if not ops:
         raise UserError("OPS: empty; name operators: OPS=abs,softmax")
     processes = environ.get("PROCESSES") or "6"
     if not processes.isdecimal() or int(processes) < 2 or int(processes) % 2:
         raise UserError(f"PROCESSES: {processes}: give an even number from 2 on, as PROCESSES=6")
-    timers = [name.strip() for name in (environ.get("TIMERS") or ",".join(TIMERS)).split(",")]
+    timers = split_names(environ.get("TIMERS", "")) or list(TIMERS)
     for name in timers:
-        if name not in TIMERS or timers.count(name) > 1:
-            raise UserError(f"TIMERS: {name}: unknown or named twice; valid are {', '.join(TIMERS)}")
+        if name not in TIMERS:
+            raise UserError(f"TIMERS: {name}: unknown; valid are {', '.join(TIMERS)}")
     if environ.get("CACHE") == "warm" and "do_bench" in timers:
         raise UserError("CACHE: warm: do_bench always flushes the L2; leave it out: TIMERS=graph,event")
     return {"ops": ops, "processes": int(processes), "timers": timers, "band": noise.parse_band(environ.get("BAND") or 0.02)}
@@ -195,11 +200,11 @@ def main(argv):
         return DONE
     if len(argv) == 2 and argv[0] == "--read":
         settings = read_json(Path(argv[1]) / "aa.json")
-        if not settings:
-            raise UserError(f"{argv[1]}/aa.json: missing or cut; name a run directory of aa_study.py")
+        if not isinstance(settings, dict) or not {"ops", "processes", "timers", "band", "repo", "device", "created"} <= settings.keys():
+            raise UserError(f"{argv[1]}/aa.json: missing, cut, or not of this version; name a run directory of aa_study.py")
         return analyse(Path(argv[1]), {**settings, "band": noise.parse_band(os.environ.get("BAND") or settings["band"])})
     if argv:
-        raise UserError(f"{argv[0]}: unknown argument; knobs are environment variables, see --help")
+        raise UserError(f"{' '.join(argv)}: unknown arguments, or --read without its RUN; knobs are environment variables, see --help")
     settings = read_settings(os.environ)
     device = select_devices(os.environ, sys.executable)[0]
     if device.is_host:

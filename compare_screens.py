@@ -16,8 +16,8 @@ VERDICT of an operator, by its status, and of a row that has figures on one side
           worse, better, changed (neither), same; new, missing: it is on one side only
         of a row with figures on both sides; ratio is new over old latency of FlagGems, above 1 is slower:
           slower, faster  beyond the band, also against torch's own latency of the same row, which shows the card's state
-          unclear         beyond the band, but torch's latency moved alike, the tuner chose other configs, or the card was
-                          throttled or shared: `make ab`, or a replay (REPLAY_ROOT=OLD), says more
+          unclear         beyond the band, but torch's latency moved alike, the tuner chose other configs, or the timer doubts a
+                          figure (throttled, shared, a launch gap that moved): `make ab`, or a replay (REPLAY_ROOT=OLD), says more
           same            within the band
           not compared    another timer, cache state or card model, or one that is not known; the host device; no band
 BAND    --band (BAND): the share by which two equal figures may differ. Else --noise (NOISE): a study of this card

@@ -24,7 +24,7 @@ ROW_KEY = ("repo", "op", "dtype", "mode", "shape")
 # Equal ranks are neither worse nor better. A dismissed operator, or one that BUDGET left out, has none: that was a decision.
 RANK = {"ok": 0, "partial": 1, "skipped": 1, "failed": 2, "timeout": 2, "crashed": 2, "not_found": 2, "interrupted": 2}
 # What the timer remarks on a figure that it lets stand (plugins/graph_timer/health.py, measure.py).
-DOUBT = re.compile(r"throttled: |shared with process |clock (?:at|moved) |after a failed capture")
+DOUBT = re.compile(r"throttled: |shared with process |clock (?:at|moved) |launch gap |the times moved by ")
 
 
 @dataclass

@@ -122,6 +122,13 @@ def check_cases(out, report):
     report.check(bool(left.fault), f"another stream, never joined: {left.fault or (left.timer, left.latency_ms)}")
     nothing = measure(lambda x: x.view(-1))
     report.check("empty capture" in nothing.fault, f"nothing launched: {nothing.fault}")
+    nothing = measure(lambda x: x.view(-1), "do_bench")
+    report.check("empty capture" in nothing.fault, f"nothing launched, by do_bench: {nothing.fault or nothing.latency_ms}")
+    chain = measure(lambda x: torch.abs(torch.abs(x)))
+    report.check(chain.nodes == 2, f"two kernels in a call: {chain.nodes:g} nodes, the launch gap is {chain.gap_us:.2f} us")
+    waiting = measure(lambda x: (torch.abs(x), torch.cuda.synchronize(), torch.abs(x))[-1], "event")
+    report.check(any("the device was idle" in note for note in waiting.notes),
+                 f"a call that waits, by event: {waiting.latency_ms * 1e3:.3f} us {waiting.notes}")
 
     w = torch.randn(2048, 2048, device="cuda", requires_grad=True)
     op, made = torch.nn.functional.gelu, None
@@ -132,7 +139,7 @@ def check_cases(out, report):
     report.check(backward.timer == "graph" and not backward.fault,
                  f"backward: {backward.timer}, {backward.latency_ms * 1e3:.3f} us {backward.notes}")
     event = measure(torch.abs, "event")
-    report.check(close_to(event.latency_ms, again.latency_ms, 0.10) or any("launch-bound" in note for note in event.notes),
+    report.check(close_to(event.latency_ms, again.latency_ms, 0.10) or any("launch-bound: an empty" in note for note in event.notes),
                  f"event: {event.latency_ms * 1e3:.3f} us against {again.latency_ms * 1e3:.3f} by graph, within 10 % or marked: "
                  f"{event.notes}")
     bench = measure(torch.abs, "do_bench")

@@ -176,7 +176,7 @@ def test_no_reader_where_nothing_can_be_read():
 # ---- copies
 
 def on_card(fn):
-    return rotation.find_tensors(fn)
+    return rotation.find_tensors(fn, "cpu")
 
 
 def test_copies_keep_strides_offsets_and_shared_memory():
@@ -244,6 +244,18 @@ def test_a_backward_pass_on_its_own_inputs_still_gets_leaves_of_its_own():
     assert last is not out.grad_fn.next_functions[0][0]
     assert leaves[0].data_ptr() == x.data_ptr()  # warm: the same memory, no copy
     assert copy()[0].tolist() == [50.0] * 3
+
+
+def test_tensors_of_another_device_are_left_alone():
+    """The simulated card's are the host's; a meta tensor stands for the host's on a card, which no kernel of ours may read."""
+    x, away, card = torch.ones(8), torch.ones(4, device="meta"), Card()
+    args, seen = (x, away), []
+    call = workload.Call(card, lambda: seen.append(args) or (x.clone(), away.clone()), (torch.add, args, {}))
+    call.save_inputs(1 << 20)
+    call.look((torch.ones(8), torch.ones(1024, device="meta")))
+    assert (call.tensors, call.input_bytes, call.output_bytes, call.fixed) == ([x], 32, 32, "")
+    workload.Workload(card, call, plan.Plan(2, 2, True, False, "flush")).run()
+    assert [(a is x, b is away) for a, b in seen] == [(False, True)] * 2
 
 
 def test_an_input_that_was_made_under_autograd_is_no_result_of_a_backward_pass():

@@ -29,13 +29,17 @@ class Found:
         self.tensors, self.fixed, self.seen = {}, "", set()
 
 
-def find_tensors(value):
-    """Found of all that `value` (a callable, a nested list, tuple, dict, a tensor) reaches."""
+def find_tensors(value, kind):
+    """Found of all that `value` (a callable, a nested list, tuple, dict, a tensor) reaches on the device of type `kind`.
+
+    A host tensor beside it (a scalar, lengths) is in no L2, and no kernel of ours can read it: Triton refuses its address, and the row would fail.
+    """
     found, queue = Found(), deque([(value, 0)])
     while queue:
         item, depth = queue.popleft()
         if isinstance(item, torch.Tensor):
-            found.tensors[id(item)] = item
+            if item.device.type == kind:
+                found.tensors[id(item)] = item
         elif id(item) not in found.seen and depth < MAX_DEPTH:
             found.seen.add(id(item))
             queue.extend((child, depth + 1) for child in list_children(item))
@@ -173,8 +177,9 @@ def check_copyable(tensors):
 def find_results(found, recipe):
     """The tensors that a backward pass begins with: reached, made under autograd, and no inputs of the recipe. (Inputs may be made
     so, too: baddbmm's second one is a transposed copy of a leaf.)"""
-    inputs = find_tensors(recipe).tensors
-    return [t for i, t in found.tensors.items() if t.grad_fn is not None and i not in inputs] if recipe else []
+    made = [t for t in found.tensors.values() if t.grad_fn is not None]
+    inputs = find_tensors(recipe, made[0].device.type).tensors if made else {}
+    return [t for t in made if id(t) not in inputs] if recipe else []
 
 
 class BackwardCopies:
@@ -193,7 +198,7 @@ class BackwardCopies:
             raise NotCopyable(f"a backward pass through {len(made)} results")
         self.out = made[0]
         op, args, kwargs = recipe
-        inputs = find_tensors((op, args, kwargs)).tensors
+        inputs = find_tensors((op, args, kwargs), seed.device.type).tensors
         self.leaves = {**inputs, **{i: t for i, t in found.tensors.items() if t is not self.out}}
         check_copyable(self.leaves.values())
 

@@ -7,7 +7,8 @@ class Call:
 
     def __init__(self, device, fn, recipe):
         self.device, self.fn = device, fn
-        self.found = rotation.find_tensors(fn)
+        self.kind = device.seed.device.type
+        self.found = rotation.find_tensors(fn, self.kind)
         self.backward = None
         self.fixed = self.found.fixed
         self.tensors = list(self.found.tensors.values())
@@ -34,7 +35,7 @@ class Call:
 
     def look(self, output):
         """Note what one call returned and whether it changed its inputs; then undo that."""
-        storages = rotation.list_storages(rotation.find_tensors(output).tensors.values())
+        storages = rotation.list_storages(rotation.find_tensors(output, self.kind).tensors.values())
         self.output_bytes = rotation.sum_bytes({a: s for a, s in storages.items() if a not in self.storages})
         changed = [a for a, saved in self.pristine.items()
                    if self.device.differs(self.storages[a], saved, saved.nbytes())]
@@ -92,6 +93,6 @@ class Workload:
         self.outputs, self.is_noted = outputs, True
 
     def _note(self, output):
-        for address, storage in rotation.list_storages(rotation.find_tensors(output).tensors.values()).items():
+        for address, storage in rotation.list_storages(rotation.find_tensors(output, self.call.kind).tensors.values()).items():
             if address not in self.call.storages:
                 self.written[address] = storage.nbytes()

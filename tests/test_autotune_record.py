@@ -142,6 +142,14 @@ def test_libtuner_attaches_the_hook_of_a_replayed_config(replayed):
     assert replayed.entries["lib_hook-64"]["config"]["pre_hook"] is True
 
 
+def test_a_hook_that_only_this_run_has_is_not_lost(folder, cold):
+    """The record is of a time when the config had no pre_hook; without it, plain autotune would launch a half-made kernel."""
+    record = edit_record(cold.path, folder.path / "no-hook", lambda case, entry: choose_block(entry, 128))
+    run = folder.run("new-hook", "-k", "hook", REPLAY_FROM=str(record))
+    assert run.launched == {"lib_hook-64": [128, 128], "plain_hook-64": [64, 64]} and run.hooked["lib_hook-64"] == [128, 128]
+    assert "AUTOTUNE_REPLAY_DROPPED kernel=test_it.plain_hook_kernel" in run.text
+
+
 def test_replay_writes_nothing_into_the_database(folder, replayed):
     with sqlite3.connect(folder.path / "db") as database:
         table, _ = find_tables(database, "lib_hook_kernel")

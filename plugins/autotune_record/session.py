@@ -82,10 +82,9 @@ class Session:
 
 def check_hook(entry, tuner):
     """NotReplayable for a config with a pre_hook that nothing would attach again: a hook is code, no record holds it."""
-    if not entry["config"]["pre_hook"]:
-        return
-    if entry["kind"] == "autotune":
-        raise codec.NotReplayable("its config has a pre_hook, which plain autotune cannot re-attach")
     wanted = codec.decode_config(entry["config"]).all_kwargs()
-    if not any(c.pre_hook is not None and c.all_kwargs() == wanted for c in tuner.configs):
+    hooked = any(c.pre_hook is not None and c.all_kwargs() == wanted for c in tuner.configs)
+    if entry["kind"] == "autotune" and (hooked or entry["config"]["pre_hook"]):
+        raise codec.NotReplayable("its config has a pre_hook, which plain autotune cannot re-attach")
+    if entry["config"]["pre_hook"] and not hooked:
         raise codec.NotReplayable("its config had a pre_hook, and no config of this kernel with the same values has one")

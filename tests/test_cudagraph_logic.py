@@ -43,6 +43,11 @@ def test_plan(facts, cache, expected):
     assert plan.plan_replay(facts, cache, ROOM) == expected
 
 
+@pytest.mark.parametrize("mib, copies", [(32, 8), (1024, 4), (4096, 1)])
+def test_the_probe_of_an_in_place_call_has_no_more_copies_than_fit(mib, copies):
+    assert plan.plan_probe(plan.Facts(0.0, mib * MIB, 0, mutates=True), 8, ROOM) == plan.Plan(copies, copies, False, True, "restored")
+
+
 @pytest.mark.parametrize("facts, reason", [
     # a gather of 5 us from a table of 3 GiB: one copy fits, 5 us are no span
     (plan.Facts(0.005, 3072 * MIB, MIB), "only 1 copies of 3072 MiB fit, too few for a timed span of 100 us"),

@@ -159,13 +159,13 @@ class Timer:
 
     def _plan_events(self, call):
         """(Plan, ms that one call costs the host, notes) for calls that are launched between a pair of events."""
-        probe = Workload(self.device, call, plan.plan_probe(call.facts(0.0), PROBE_CALLS))
+        probe = Workload(self.device, call, plan.plan_probe(call.facts(0.0), PROBE_CALLS, self._room()))
         host_ms = time_host(self.device, probe)
         times = []
         for _ in range(3):
             probe.prepare()
-            times.append(self.device.time_calls(probe.run, 2 * PROBE_CALLS * host_ms))
-        call_ms = min(times) / PROBE_CALLS
+            times.append(self.device.time_calls(probe.run, 2 * probe.plan.launches * host_ms))
+        call_ms = min(times) / probe.plan.launches
         call.restore()
         most = max(1, min(MAX_QUEUED, int(MAX_HIDDEN_MS / max(host_ms, 1e-3))))
         try:
@@ -254,15 +254,15 @@ class Timer:
 
     def _probe_graph(self, call, graphs):
         """ms of one call, roughly, from a small graph; a call that cannot be captured fails here, and cheaply."""
-        probe = Workload(self.device, call, plan.plan_probe(call.facts(0.0), PROBE_CALLS))
+        probe = Workload(self.device, call, plan.plan_probe(call.facts(0.0), PROBE_CALLS, self._room()))
         graph = self._capture(probe.run, graphs)
-        self._check_work(graph, PROBE_CALLS)
+        self._check_work(graph, probe.plan.launches)
         times = []
         for _ in range(3):
             probe.prepare()
             times.append(graph.replay())
         call.restore()
-        return min(times) / PROBE_CALLS
+        return min(times) / probe.plan.launches
 
     def _capture(self, run, graphs):
         """A graph of run() that compiled nothing; released with `graphs`."""

@@ -75,9 +75,10 @@ def plan_replay(facts, cache, room):
     return Plan(copies, copies, True, False, "flush")
 
 
-def plan_probe(facts, calls):
+def plan_probe(facts, calls, room):
     """The Plan of a few calls that show roughly how long one takes."""
     if facts.mutates and not facts.fixed:
+        calls = max(1, min(calls, room.budget_bytes // max(1, facts.input_bytes)))
         return Plan(calls, calls, False, True, "restored")
     return Plan(calls, 1, False, False, "")
 

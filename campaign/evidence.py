@@ -24,7 +24,7 @@ from campaign.topology import read_cell, scope_cell
 from campaign.worker import describe_end
 from common.replay_log import find_replay_fault
 from common.runlog import parse_runlog
-from common.session import count_lost_rows, read_session
+from common.session import count_lost_rows, never_started, read_session
 from common.state import read_json, read_marker, sha256_json
 from common.verdict import find_gap_shift
 
@@ -89,7 +89,10 @@ def read_step(run, step, environment):
     run_dir = attempt_dir(run, step, marker)
     text = (run_dir / "run.log").read_text(encoding="utf-8", errors="replace")
     log = parse_runlog(text)
-    lost, printed = count_lost_rows(read_session(run_dir), log.rows) if (run_dir / "session.jsonl").is_file() else (0, 0)
+    session = read_session(run_dir)
+    lost, printed = count_lost_rows(session, log.rows) if session else (0, 0)
+    if never_started(log, session):
+        return StepData("crashed", "session.jsonl, which run.log names, is missing or broken")
     if log.is_cut or lost:
         return StepData("crashed", f"run.log lacks {lost} of {printed} printed rows" if lost else "run.log is cut")
     rows = list_rows(log)
@@ -164,8 +167,8 @@ def list_tests(path, outcomes):
     """The nodes of tests.jsonl that ended so."""
     try:
         tests = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
-        return frozenset(test["node"] for test in tests if test["outcome"] in outcomes)
-    except (OSError, ValueError, KeyError, TypeError):
+        return frozenset(str(test["node"]) for test in tests if test["outcome"] in outcomes)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return frozenset()
 
 

@@ -171,7 +171,8 @@ class RunningStep:
 
 def describe_end(run_dir, returncode=None):
     """(ok | failed | crashed, detail) of a run directory whose process has ended."""
-    exit_, session = (read_json(Path(run_dir) / "exit.json") or {}).get("pytest_exit"), read_session(run_dir)
+    found, session = read_json(Path(run_dir) / "exit.json"), read_session(run_dir)
+    exit_ = found.get("pytest_exit") if isinstance(found, dict) else None
     if exit_ is None:
         return "crashed", "pytest never ended by itself" + (f" (status {returncode})" if returncode is not None else "")
     if session and session.started and session.exit is None:

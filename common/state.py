@@ -26,7 +26,7 @@ SCHEMA = 1
 MARKER = ".complete"
 # What fields of a marker are, where it has them.
 FIELDS = {"status": str, "inputs_sha256": str, "inputs": dict, "attempt": int, "fallback": str, "reason": str, "signature": str,
-          "device": str, "seconds": (int, float), "timeout": (int, float)}
+          "device": str, "seconds": (int, float), "timeout": (int, float), "settings": dict}
 
 
 def utc_now():
@@ -71,7 +71,7 @@ def read_json(path):
     """The JSON in `path`, or None if it is missing, cut or no JSON (a killed writer's trace)."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, RecursionError):
         return None
 
 

@@ -45,7 +45,8 @@ def test_a_session_that_was_ended_from_inside_is_no_success(tmp_path):
 @pytest.mark.parametrize("status, exit_json, said", [
     ("ok", '{"pytest_exit": 0}', ("ok", "")), ("ok", '{"pytest_exit": 1}', ("crashed", "its marker says ok, its files say failed")),
     ("failed", '{"pytest_exit": 0}', ("crashed", "its marker says failed, its files say ok")),
-    ("crashed", None, ("crashed", "pytest never ended by itself")), ("ok", "{", ("crashed", "its marker says ok, its files say crashed")),
+    ("crashed", None, ("crashed", "pytest never ended by itself")), ("crashed", "[0]", ("crashed", "pytest never ended by itself")),
+    ("ok", "{", ("crashed", "its marker says ok, its files say crashed")),
     ("timeout", None, ("timeout", "too slow"))])
 def test_the_files_count_and_not_the_marker(tmp_path, status, exit_json, said):
     run_dir = step_dir(tmp_path, STEP) / "attempts" / "1"
@@ -133,7 +134,8 @@ def write_step(run, step, status="ok", pytest_exit=0, **files):
 
 
 @pytest.mark.parametrize("log, session, said", [
-    (LOG, SESSION, ("ok", "")), (LOG, None, ("ok", "")), (LOG.partition("==== gemscreen end")[0], SESSION, ("crashed", "run.log is cut")),
+    (LOG, SESSION, ("ok", "")), (LOG, None, ("ok", "")),
+    (LOG.replace("op: t", "record: session.jsonl"), None, ("crashed", "session.jsonl, which run.log names, is missing or broken")), (LOG.partition("==== gemscreen end")[0], SESSION, ("crashed", "run.log is cut")),
     (LOG, SESSION.replace(TABLE, 2 * TABLE), ("crashed", "run.log lacks 1 of 2 printed rows")),
     (LOG, SESSION.replace("0.500000", "0.600000"), ("crashed", "run.log lacks 1 of 1 printed rows"))])
 def test_a_log_that_lost_rows_is_no_evidence(tmp_path, log, session, said):

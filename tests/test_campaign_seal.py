@@ -13,6 +13,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "minicampaign"))
 
+from campaign.layout import read_frozen
+from campaign.matrix import judge_run
 from harness import edit, run_golden, run_small
 
 
@@ -111,6 +113,28 @@ def test_verify_catches(small, tmp_path, what):
     if is_forged:
         right = hashlib.sha256((small.run_dir / "SHA256SUMS").read_bytes()).hexdigest()
         assert "changed SHA256SUMS" in small.tool("verify", run, "--expect", right).stdout
+
+
+BROKEN = (b"", b"[]", b"1", b"\xff\xfe", b"[" * 100000, b'{"schema": 1, "status": "ok", "inputs_sha256": "x", "attempt": 1, "settings": []}',
+          b'{"node": 1, "outcome": "passed"}', b'{"node": "x", "outcome": []}')
+
+
+def test_broken_evidence_is_a_verdict_and_no_traceback(small, tmp_path):
+    run = make_writable_copy(small.run_dir, tmp_path / "run")
+    frozen, seen = read_frozen(run / "frozen"), set()
+    steps = [run / "tasks/gain" / name for name in ("a1/candidate", "b1/candidate", "tests/candidate")]
+    for path in sorted(path for step in steps for path in step.rglob("*") if path.is_file() and path.name not in ("command.txt", "driver.log")):
+        whole = path.read_bytes()
+        for content in (*BROKEN, None):
+            path.unlink()
+            path.mkdir() if content is None else path.write_bytes(content)
+            verdict = judge_run(run, frozen, 0).verdicts["gain"]
+            assert verdict.klass == "X" or path.name == "autotune.json", (path, content, verdict)
+            seen.add(verdict.reason)
+            path.rmdir() if content is None else path.unlink()
+            path.write_bytes(whole)
+    assert judge_run(run, frozen, 0).verdicts["gain"].klass == "G"
+    assert {"cell-missing", "cell-crashed", "dump-broken", "record-broken", "correctness-missing", "timing-invalid"} <= seen
 
 
 def test_a_writable_file_is_a_problem_and_an_unsealed_run_usage(small, tmp_path):

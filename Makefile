@@ -28,6 +28,7 @@ export VENV ?= .venv
 export PY   := $(if $(filter /%,$(VENV)),,$(CURDIR)/)$(VENV)/bin/python
 Q   := $(if $(V),,@)
 run := $(Q)PYTHON="$$PY" "$$PY"
+latest := "$${RUNS:-runs}/latest-screen"
 repo := $(if $(REPO),--repo "$$REPO")
 tree := $(if $(TREE),--tree "$$TREE")
 need = $(if $($(1)),,@echo "make: $(1): missing; $(2)" >&2; exit 2)
@@ -48,14 +49,15 @@ help:           ## this text
 screen: setup   ## measure every operator (OPS= MATCH= DTYPES= LEVEL= DEVICES= RUN= ...) and end with summary.csv
 	$(run) run_batch.py
 
-summarize: setup ## read a screen's logs again: RUN= (default runs/latest-screen), OUT= for another place
-	$(run) batch_summary.py $(if $(RUN),"$$RUN",runs/latest-screen) $(if $(OUT),--out "$$OUT")
+summarize: setup ## read a screen's logs again: RUN= (default the newest), OUT= for another place
+	$(run) batch_summary.py $(if $(RUN),"$$RUN",$(latest)) $(if $(OUT),--out "$$OUT")
 
-compare: setup  ## what is worse in one screen than in another: OLD=, NEW= (default runs/latest-screen) [BAND=] [NOISE=] [OUT=]
+compare: setup  ## what is worse in one screen than in another: OLD=, NEW= (default the newest) [BAND=] [NOISE=] [OUT=]
 	$(call need,OLD,give an earlier screen: OLD=runs/2026-11-29 NEW=runs/2026-11-30)
-	$(run) compare_screens.py -- "$$OLD" $(if $(NEW),"$$NEW",runs/latest-screen)
+	$(run) compare_screens.py -- "$$OLD" $(if $(NEW),"$$NEW",$(latest))
 
 fresh-tune: setup ## drop what tuners remember of screens here (DEVICES=, WITH_USER=1: the user's own too)
+	$(if $(filter-out 0 1,$(WITH_USER)),@echo "make: WITH_USER: is 0 or 1" >&2; exit 2)
 	$(run) fresh_tune.py $(if $(filter-out 0,$(WITH_USER)),--user)
 
 ##@ One switch, two values

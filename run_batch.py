@@ -88,10 +88,11 @@ def prepare(environ, scratch):
     shape files in `scratch`."""
     numbers = {name: options.read_number(environ, name, default) for name, default in options.NUMBERS.items()}
     inputs.check_knobs(environ)
-    inputs.check_choice("SHARD", environ.setdefault("SHARD", "hash"), sharding.POLICIES)
+    for name, default, valid in options.CHOICES:
+        environ[name] = environ.get(name) or default
+        inputs.check_choice(name, environ[name], valid)
     budget.read_budget(environ.get("BUDGET"))
     sharding.read_part(environ.get("SHARD_INDEX"))
-    inputs.check_choice("WARM", environ.setdefault("WARM", "1"), ("0", "1"))
     trees = find_trees(environ)
     replay.check_replay(environ)
     ops_dir = Path(environ.get("OPS_DIR") or ROOT / "ops")
@@ -132,6 +133,7 @@ def run_screen(screen, ops, planned, interrupts, why):
     screen = replace(screen, run_id=run_id)
     say_start(screen, why, changed)
     resume.end_leftovers(screen, say)
+    screens.remove_litter(screen.run)
     earlier = resume.read_earlier_plan(screen.run, ops, say)
     past = history.read_past(screen, {row.key for row in planned})
     rows, names = order.assign_devices(replay.skip_without_record(screen.environ, planned, say), screen, earlier, past)

@@ -272,6 +272,13 @@ def mark_latest(screen):
     link_latest(screen.runs / LATEST, screen.run)
 
 
+def remove_litter(run):
+    """Take away what killed drivers left of files that they were writing."""
+    for pattern in ("*.tmp", "shapes/*.tmp", "*/*/*.tmp"):
+        for path in run.glob(pattern):
+            path.unlink(missing_ok=True)
+
+
 def remove_summary(run):
     """Take the summary of an earlier start away: it says nothing of this one."""
     for name in SUMMARY:

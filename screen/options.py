@@ -12,8 +12,12 @@ from pathlib import Path
 from common import inputs
 from common.errors import REFUSED, UserError
 from common.trees import ROOT
+from screen.sharding import POLICIES
 
+SWITCH = ("0", "1")
 NUMBERS = {"TIMEOUT": 1800.0, "RETRIES": 2, "GRACE_S": 15.0, "RETRY_PAUSE_S": 10.0, "SETTLE_S": 60.0, "COMPILE_AHEAD": 0}
+
+CHOICES = (("SHARD", "hash", POLICIES), ("WARM", "1", SWITCH), ("FRESH", "0", SWITCH), ("RETRY_FAILED", "0", SWITCH))
 
 
 def read_options(argv, description):

@@ -262,6 +262,8 @@ def test_usage_errors_of_the_command_line(screen):
     screen.add("abs", "ok", GOOD)
     assert summarize(screen.path, "--out", screen.path / "file", expect=2).stderr == (
         f"batch_summary.py: error: --out: {screen.path / 'file'}: is no directory; give another place\n")
+    assert summarize(screen.path, "--out", "/proc/x", expect=3).stderr == (
+        "batch_summary.py: error: /proc/x: no such file or directory; name another\n")
 
 
 # ---- planned = reported

@@ -183,7 +183,7 @@ def test_the_next_start_ends_what_a_killed_driver_of_another_screen_left(stub):
     stub.wait_for_attempt("abs")
     first = stub.latest
     live = stub.start("--ops", "abs", "--fresh")
-    stub.wait_for(lambda: len(list(stub.runs.glob("*/main/abs/attempts/1/ready"))) == 2)
+    stub.wait_for(lambda: len(list(stub.runs.glob("screen-*/main/abs/attempts/1/ready"))) == 2)
     driver.kill()
     driver.wait()
     assert stub.run("--ops", "add", GRACE_S="0.2") == 0
@@ -271,6 +271,19 @@ def test_an_inventory_row_cannot_lead_elsewhere(stub, repo, op, message):
     assert not stub.runs.exists()
 
 
+@pytest.mark.parametrize("name, is_input", [("warm/server.py", True), ("warm/python", True), ("plugins/_device_guard_plugin.py", True),
+                                            ("common/log_pipe.sh", True), ("common/outcome.py", False)])
+def test_what_makes_the_figures_is_an_input(tmp_path, name, is_input):
+    for folder in ("common", "plugins", "warm"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "run_pytest.sh", tmp_path)
+    ask = [sys.executable, "-c", "from common.inputs import digest_runner; print(digest_runner('run_pytest.sh'))"]
+    before = subprocess.check_output(ask, cwd=tmp_path)
+    with open(tmp_path / name, "a") as stream:
+        stream.write("\n")
+    assert (subprocess.check_output(ask, cwd=tmp_path) != before) == is_input
+
+
 # ---- places and programs
 
 def test_runs_in_odd_places(stub):
@@ -284,6 +297,36 @@ def test_runs_in_odd_places(stub):
     assert stub.run("--ops", "abs", RUNS="a place/runs here") == 0
     assert stub.run("--ops", "abs", RUNS="a place/runs here") == 0 and "resumed: 1 of 1" in stub.output()
     assert len(list((stub.folder / "a place/runs here").glob("screen-*"))) == 1
+
+
+def test_a_place_that_cannot_be_made_is_said(stub):
+    for knob in ("RUN", "RUNS"):
+        assert stub.run(**{knob: "/proc/x"}) == 3
+        assert stub.output() == "run_batch.py: error: /proc/x: no such file or directory; name another\n"
+
+
+def test_half_written_files_of_a_killed_driver_go(stub):
+    assert stub.run("--ops", "abs") == 0
+    left = [stub.latest / name for name in ("screen.json.0badf00d.tmp", "main/abs/.complete.0badf00d.tmp")]
+    for path in left:
+        path.write_text("{")
+    assert stub.run("--ops", "abs") == 0 and not [path for path in left if path.exists()]
+
+
+@pytest.mark.parametrize("variables, message", [
+    ({"OPS": " "}, "OPS: ' ': names nothing"), ({"OPS": ","}, "OPS: ',': names nothing"), ({"DTYPES": ", "}, "DTYPES: ', ': names nothing"),
+    ({"DEVICES": " ,"}, "DEVICES: ' ,': names nothing"), ({"FRESH": "no"}, "FRESH: no: unknown; valid are 0, 1"),
+    ({"RETRY_FAILED": "false"}, "RETRY_FAILED: false: unknown; valid are 0, 1"), ({"WARM": "yes"}, "WARM: yes: unknown; valid are 0, 1"),
+])
+def test_a_knob_that_means_nothing_is_refused(stub, variables, message):
+    assert stub.run(**variables) == 2
+    assert message in stub.output() and not stub.runs.exists()
+
+
+def test_an_empty_knob_has_its_default(stub):
+    names = "OPS MATCH DTYPES LEVEL MODE SUITE SHAPES SHARD WARM FRESH RETRY_FAILED TIMEOUT RETRIES GRACE_S SETTLE_S RUN".split()
+    assert stub.run("--dry-run", **dict.fromkeys(names, "")) == 0
+    assert "3 of 3 to run on 3 devices" in stub.output()
 
 
 def test_a_python_that_is_not_there_or_is_relative(stub):

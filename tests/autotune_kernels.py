@@ -60,6 +60,13 @@ def other_kernel(x, n, BLOCK: tl.constexpr):
     tl.store(x + tl.arange(0, BLOCK), 1.0, mask=tl.arange(0, BLOCK) < n)
 
 
+@libtuner(configs=[triton.Config({"BLOCK": b, "ON": on}, num_warps=2) for b in (64, 128) for on in (True, False)], key=["n"])
+@triton.jit
+def lib_bool_kernel(x, n, BLOCK: tl.constexpr, ON: tl.constexpr):
+    tl.static_assert(ON is True)
+    tl.store(x + tl.arange(0, BLOCK), 1.0, mask=tl.arange(0, BLOCK) < n)
+
+
 @triton.autotune(configs=PLAIN, key=["flag"])
 @triton.jit
 def typed_kernel(x, n, flag: tl.constexpr, BLOCK: tl.constexpr):
@@ -108,6 +115,11 @@ def test_case(case):
     launched = launch(kernel, *arguments)
     with open("launched.jsonl", "a") as file:
         print(json.dumps({case: launched[-2:], "hooked": HOOKED[-2:]}), file=file)
+
+
+@pytest.mark.skipif("BOOL" not in os.environ, reason="asked for by BOOL=1")
+def test_config_with_a_bool():
+    launch(lib_bool_kernel, 64)
 
 
 @pytest.mark.skipif("TYPED" not in os.environ, reason="asked for by TYPED=1")

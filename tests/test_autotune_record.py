@@ -104,6 +104,19 @@ def test_a_warm_database_is_recorded_like_a_cold_one(cold, warm):
     assert warm.entries["plain-64"]["origin"] == "tuned"  # its cache is of the process
 
 
+def test_a_database_that_keeps_true_as_1_is_recorded_as_launched(folder):
+    """As upstream's of 2026 does: here the column is made one of integers by hand."""
+    words = "-k", "config_with_a_bool"
+    first = folder.run("bool", *words, database="db-bool", BOOL="1")
+    with sqlite3.connect(folder.path / "db-bool") as database:
+        database.execute("PRAGMA writable_schema=ON")
+        assert database.execute("UPDATE sqlite_master SET sql = replace(sql, '\"ON\" BOOLEAN', '\"ON\" BIGINT')").rowcount
+    second = folder.run("bool-again", *words, database="db-bool", BOOL="1")
+    assert (first.code, second.code) == (0, 0), second.text
+    found = [run.entries["lib_bool-64"] for run in (first, second)]
+    assert [(e["origin"], e["config"]["kwargs"]["ON"]) for e in found] == [("tuned", ["bool", True]), ("cached", ["bool", True])]
+
+
 def test_a_stored_config_that_fails_is_tuned_once_and_replaced(folder, warm):
     assert warm.launched["lib-100"] == [64, 64]
     assert (warm.entries["lib-100"]["origin"], warm.entries["lib-100"]["failed"]) == ("fallback", [])  # 512 was no candidate

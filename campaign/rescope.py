@@ -5,11 +5,13 @@ USAGE    campaign/rescope.py RUN --floor N [--out DIR]     make rescope RUN=runs
          campaign/rescope.py RUN --all-floors              at which floor each task changes its class; writes nothing
 INPUT    A sealed run whose files are unchanged. Counts come from its dumps; correctness, times and noise stay as sealed.
 OUTPUT   DIR (default beside it, RUN-floorN): matrix.csv, and receipt.json that names the parent's digest, the rule, the
-         tool's digest and both headlines: over all planned tasks, and over those with launches above the floor.
+         tools' digests and both headlines: over all planned tasks, and over those with launches above the floor.
          --all-floors:  rand   0: C   1..4: B   5..: X
 RULES    X and F stay. A claim (G, R, C) stands, or falls to B where its reduction lies below the floor, or to X. A reduction
-         that appears first under the new floor is X: it has no round b. The sealed floor gives the sealed matrix.
-EXIT     0 done; 2 usage: no receipt in RUN, DIR in a sealed run or there already; 4 RUN is not what was sealed.
+         that appears first under the new floor is X: it has no round b. The sealed floor gives the sealed matrix;
+         that is tried each time.
+EXIT     0 done; 2 usage: no receipt in RUN, DIR in a sealed run or there already; 4 RUN is not what was sealed, or these
+         tools read it otherwise.
 """
 import argparse
 import sys
@@ -23,6 +25,7 @@ from campaign import layout
 from campaign.classify import CELLS, Verdict, demote
 from campaign.evidence import read_run
 from campaign.matrix import count_classes, judge_run, write_matrix
+from campaign.prepare import digest_tools
 from campaign.seal import MATRIX, RECEIPT, SUMS, list_excluded
 from campaign.timing import Noise
 from campaign.topology import list_floors
@@ -47,10 +50,21 @@ def read_sealed(run):
     return layout.read_frozen(run / layout.FROZEN), receipt
 
 
+def read_noise(receipt):
+    return Noise(**receipt["noise"]) if receipt["noise"] else None
+
+
+def refuse_other_counts(run, frozen, receipt, tasks):
+    """UserError INTEGRITY if the sealed floor does not give the sealed matrix: then no other floor's would be comparable."""
+    judgement = judge_run(run, frozen, receipt["measured_launch_floor"], read_noise(receipt), tasks)
+    if write_matrix(judgement, frozen) != (run / MATRIX).read_text(encoding="utf-8"):
+        raise UserError(f"RUN: {run}: its own floor gives another matrix than the sealed one, by the tools of this checkout; use those "
+                        f"of its commit, {receipt.get('project_commit')}, or see make verify", INTEGRITY)
+
+
 def judge_floor(run, frozen, receipt, tasks, floor):
     """Judgement at another floor, demoted against the sealed verdicts."""
-    noise = Noise(**receipt["noise"]) if receipt["noise"] else None
-    fresh = judge_run(run, frozen, floor, noise, tasks)
+    fresh = judge_run(run, frozen, floor, read_noise(receipt), tasks)
     sealed = {task: Verdict(task, each["class"], each["reason"], each["detail"]) for task, each in receipt["verdicts"].items()}
     verdicts = {task: demote(sealed[task], verdict) for task, verdict in fresh.verdicts.items()}
     return replace(fresh, verdicts=verdicts)
@@ -78,7 +92,7 @@ def make_receipt(run, receipt, judgement):
                if receipt["verdicts"][task]["class"] != verdicts[task].klass}
     return {"schema": layout.SCHEMA, "kind": "derived", "name": receipt["name"], "made": utc_now(), "rule": RULE,
             "parent": run.name, "parent_sha256sums": sha256_file(run / SUMS), "parent_receipt_sha256": sha256_file(run / RECEIPT),
-            "tool_sha256": {path.name: sha256_file(path) for path in sorted(Path(__file__).parent.glob("*.py"))},
+            "tools": digest_tools(),
             "sealed_floor": receipt["measured_launch_floor"], "measured_launch_floor": judgement.floor,
             "headline_all_planned": count_classes(verdicts.values()), "headline_scoped": count_classes(scoped),
             "headline_sealed": receipt["headline"], "changed": changed,
@@ -114,6 +128,7 @@ def main(argv):
     run = options.run.resolve()
     frozen, receipt = read_sealed(run)
     tasks = read_run(run, frozen)
+    refuse_other_counts(run, frozen, receipt, tasks)
     if options.all_floors:
         print("\n".join(describe_floors(run, frozen, receipt, tasks)))
         return

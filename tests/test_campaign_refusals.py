@@ -53,11 +53,7 @@ def test_a_refusal_names_its_check(tmp_path, check):
 
 def test_a_dirty_tree_is_refused(tmp_path):
     mini = MiniCampaign(tmp_path, FEW)
-    git = ["git", "-C", str(mini.tree), "-c", "user.name=t", "-c", "user.email=t@t"]
-    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
-        subprocess.run([*git, *words], check=True)
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
-    edit(mini.manifest, "00000000000000000000000000000000000000aa", commit)
+    make_commit(mini)
     (mini.tree / "benchmark" / "base.py").write_text("# changed\n")
     done = mini.run()
     assert done.returncode == 3 and "check source-clean: " in done.stderr and "M benchmark/base.py" in done.stderr
@@ -80,13 +76,24 @@ def test_a_changed_frozen_file_a_missing_target_and_changed_tools(tmp_path):
     assert done.returncode == 2 and "gain: tests/test_gain.py::test_gain: is not in the tree" in done.stderr
 
 
+def make_commit(mini):
+    """The mini tree as a checkout whose commit the manifest names."""
+    git = ["git", "-C", str(mini.tree), "-c", "user.name=t", "-c", "user.email=t@t"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "x"]):
+        subprocess.run([*git, *words], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    edit(mini.manifest, "00000000000000000000000000000000000000aa", commit)
+
+
 def test_a_tree_that_changes_meanwhile_is_not_sealed(tmp_path):
     mini = MiniCampaign(tmp_path, ["gain"])
+    make_commit(mini)
     driver = mini.start(MINI_SLOW_S="0.2")
     wait_for(lambda: list(mini.run_dir.glob("tasks/*/*/*")))
-    edit(mini.tree / "tests" / "test_gain.py", "def test_gain", "def test_other")
+    (mini.tree / "benchmark" / "base.py").write_text("# changed\n")
+    (mini.tree / "accuracy_result.json").write_text("{}")  # what upstream's tests leave is no change
     assert driver.wait(timeout=60) == 3
-    assert "check targets-resolved: gain: tests/test_gain.py::test_gain: is not in" in (tmp_path / "output").read_text()
+    assert "check source-clean: " in (tmp_path / "output").read_text() and "M benchmark/base.py and 0 more" in (tmp_path / "output").read_text()
     assert not (mini.run_dir / "receipt.json").exists() and len(list(mini.run_dir.glob("tasks/*/*/*/.complete"))) == 9
 
 

@@ -196,6 +196,7 @@ def test_the_published_case(small, tmp_path):
         "gain": "G", "keeps_converts": "B", "candidate_wrong": "F", "inputs_only": "B", "below_floor_only": "X"}
     receipt = json.loads((tmp_path / "floor1" / "receipt.json").read_text())
     assert receipt["changed"] == {"inputs_only": "C -> B", "below_floor_only": "C -> X"}
+    assert receipt["tools"] == json.loads((small.run_dir / "receipt.json").read_text())["tools"]
     assert receipt["parent_sha256sums"] == hashlib.sha256((small.run_dir / "SHA256SUMS").read_bytes()).hexdigest()
     assert receipt["headline_all_planned"] == {"G": 1, "R": 0, "C": 0, "B": 2, "F": 1, "X": 1}
     assert receipt["headline_scoped"] == {"G": 1, "R": 0, "C": 0, "B": 2, "F": 1, "X": 0}
@@ -228,4 +229,9 @@ def test_rescope_refuses(small, tmp_path):
     edit(run / LOG, "1.000000", "2.000000")
     changed = small.tool("rescope", run, "--floor", "1")
     assert changed.returncode == 4 and "is not what was sealed" in changed.stderr
+    edit(run / "matrix.csv", "candidate_wrong,F", "candidate_wrong,C")
+    forge_sums(run)
+    lock_again(run)
+    otherwise = small.tool("rescope", run, "--floor", "1")  # as with tools that count otherwise
+    assert otherwise.returncode == 4 and "its own floor gives another matrix than the sealed one" in otherwise.stderr
 

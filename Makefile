@@ -10,9 +10,9 @@ SHELL       := /bin/bash
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
 
-KNOBS := BAND BUDGET CACHE COLLECT COMPILE_AHEAD DEVICES DTYPES FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FLOOR FRESH GRACE_S \
+KNOBS := BAND BUDGET CACHE COLLECT COMPILE_AHEAD DEVICES DTYPES ENGINE FLAGGEMS_COMMIT FLAGGEMS_DIR FLAGGEMS_VLLM_DIR FLOOR FRESH GRACE_S \
          HOST_MODE HOST_TARGET ITER_MS KILL_AFTER_S LEVEL MANIFEST MATCH MODE NEW NOISE OLD OPS OUT PARALLEL_WARMUP_GPUS PLUGINS \
-         PROCESSES PYTEST_EXTRA PYTHON REPLAY_FORCE REPLAY_FROM REPLAY_MISSING REPLAY_ROOT REPLAY_STRICT REPO RETRIES RETRY_FAILED \
+         PROCESSES PYTEST_EXTRA PYTHON RAY_ADDRESS REPLAY_FORCE REPLAY_FROM REPLAY_MISSING REPLAY_ROOT REPLAY_STRICT REPO RETRIES RETRY_FAILED \
          RETRY_PAUSE_S ROUNDS RUN RUNS SET SETTLE_S SHAPES SHARD SHARD_INDEX SITE_PLUGINS SUITE SWITCH TASK TESTS TEST_ARGS TIMEOUT \
          TIMER TIMERS TREE TUNER_CACHE USE_FLAGTUNE V VALUES VENV WARM WARMUP_MS WITH_USER
 given   := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
@@ -129,6 +129,9 @@ clean:          ## remove the Python environment (never runs/)
 
 ##@ gemscreen itself
 test: setup     ## pass the tests (TESTS= for some of them)
+	$(Q)"$$PY" -c 'import sys, importlib.util as u; sys.exit(not u.find_spec("ray"))' || ! grep -qs '^kind=host' "$$VENV/.complete" || \
+	    "$$PY" -m pip install --quiet --retries 0 -r requirements/ray.txt -c requirements/core.txt 2>/dev/null || \
+	    echo "make: ray cannot be installed: tests/test_ray_engine.py is skipped"
 	$(run) -m pytest -q $$("$$PY" -c 'import xdist' 2>/dev/null && echo --numprocesses=2 --dist=loadfile) $${TESTS:-tests}
 
 bench: setup    ## the harness's own cost, with stubs in place of the benchmarks

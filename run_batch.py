@@ -3,7 +3,8 @@
 
 USAGE    run_batch.py [--run DIR] [--ops a,b] [--match REGEX] [--devices 6,7] [--dtypes float16,...] [--level L]
                       [--mode M] [--shapes SET|FILE] [--timeout S] [--retries N] [--shard hash|balanced|queue] [--budget 2h]
-                      [--shard-index i/n] [--replay-root RUN] [--replay-missing run|skip] [--fresh] [--retry-failed] [--dry-run]
+                      [--shard-index i/n] [--engine local|ray] [--address HOST:PORT] [--replay-root RUN]
+                      [--replay-missing run|skip] [--fresh] [--retry-failed] [--dry-run]
          Every option's default is the environment variable of the same name (OPS, DEVICES, REPLAY_ROOT, ...).
 INPUT    ops/inventory_<repo>.csv minus what of ops/dismiss.csv holds here; the trees FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR, or
          the sample tree.
@@ -27,6 +28,7 @@ DEVICES  As written: 6,7 or UUIDs or MIG ids or host:0,host:1. A child sees exac
          RUNS recorded; it keeps its device as long as that costs less than 5 %) or queue (an idle one takes over).
 PARTS    SHARD_INDEX=2/8: only the second of eight parts of the plan, cut by a hash of the names, in RUN-2-of-8: for hosts that
          share nothing but the disk. batch_summary.py RUN-*-of-8 --out RUN makes them one (docs/many-hosts.md).
+ENGINE   local, or ray (--engine ray --address HOST:PORT): the devices of an existing Ray cluster (docs/many-hosts.md).
 BUDGET   2h, 90m, 45s from the first operator on: what was never measured first, then what changed, what became slower, what
          was measured longest ago; none that by its recorded time would end later is begun, and none is ended for it. What
          is left out is said and no failure; the same call goes on with it (screen/budget.py).
@@ -42,8 +44,8 @@ EXIT     0 all ok, skipped, dismissed or left out by BUDGET; 1 an operator is no
          refused (a device that does not exist or is in use, a second screen in the directory, a full disk); 130 interrupted:
          go on with the same call.
 REQUIRES Python 3.10, Linux; rich for the bar. No torch here: only the children import it.
-LIMITS   One host. Timings need devices that nobody else uses: a lock per physical card keeps out what is ours (screens,
-         campaigns, make ab, make aa), other programs are not looked for.
+LIMITS   One host, but for ENGINE=ray and SHARD_INDEX. Timings need devices that nobody else uses: a lock per physical card keeps
+         out what is ours (screens, campaigns, make ab, make aa), other programs are not looked for.
 """
 import subprocess
 import sys
@@ -53,15 +55,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import dismissals, inputs
-from common.device_lock import hold_devices
-from common.devices import apply_changes, child_environment, select_devices
 from common.errors import BAD_RESULT, DONE, INTERRUPTED, run_main
 from common.outcome import GOOD_STATUSES
 from common.shapes import find_shapes
 from common.state import hold_lock, read_marker
 from common.trees import ROOT, find_trees
 from screen import budget, directory as screens, history, options, order, plan, replay, resume, sharding
-from screen.attempts import check_runner
+from screen.engine import ENGINES, connect
 from screen.interrupts import Interrupts
 from screen.progress import Progress, say
 from screen.scheduler import Scheduler
@@ -69,21 +69,31 @@ from screen.scheduler import Scheduler
 
 def main(argv):
     environ, dry_run = options.read_options(argv, __doc__)
+    inputs.check_choice("ENGINE", environ.setdefault("ENGINE", "local"), ENGINES)
+    hosts = connect(environ)
+    try:
+        return screen_on(hosts, environ, dry_run)
+    finally:
+        hosts.close()
+
+
+def screen_on(hosts, environ, dry_run):
+    """The screen that `environ` asks for, on `hosts` (engine.py); the exit status."""
     interrupts = Interrupts()
     with tempfile.TemporaryDirectory(prefix="gemscreen-") as scratch:
-        screen, ops, planned = prepare(environ, Path(scratch))
+        screen, ops, planned = prepare(hosts, environ, Path(scratch))
         run, kind, why = screens.choose_run(screen)
         if dry_run:
             print_plan(planned, replace(screen, run=run), why)
             return DONE
-        with hold_devices(screen.devices, environ, run) as held:
+        with hosts.hold(screen.devices, environ, run) as held:
             run = screens.make_run(run, kind)
             with hold_lock(run / "screen.lock", "the screen"):
                 screen = replace(screen, run=run, environ=environ | held, shapes=screens.keep_shapes(screen.shapes, run))
-                return run_screen(screen, ops, planned, interrupts, why if kind == "named" else f"{kind}: {why}")
+                return run_screen(hosts, screen, ops, planned, interrupts, why if kind == "named" else f"{kind}: {why}")
 
 
-def prepare(environ, scratch):
+def prepare(hosts, environ, scratch):
     """(screen without a directory yet, operators of the inventories, planned rows): all checks, and nothing made but the merged
     shape files in `scratch`."""
     numbers = {name: options.read_number(environ, name, default) for name, default in options.NUMBERS.items()}
@@ -100,15 +110,15 @@ def prepare(environ, scratch):
     python, run_pytest, runs = options.find_python(environ), options.find_run_pytest(environ), options.find_runs(environ)
     planned = plan.plan_ops(ops, trees, environ, ops_dir, {})     # a wrong OPS or MATCH is said before torch is asked
     shapes = find_all_shapes(environ.get("SHAPES"), trees, {op.repo for op in planned}, scratch)
-    devices, versions = select_devices(environ, python), inputs.read_versions(python, environ)
-    planned = plan.plan_ops(ops, trees, environ, ops_dir, find_dismissed(ops_dir, devices[0], versions, python, environ))
+    devices, versions = hosts.find_devices(environ, python), inputs.read_versions(python, environ)
+    planned = plan.plan_ops(ops, trees, environ, ops_dir, find_dismissed(hosts, ops_dir, devices[0], versions, python, environ))
     screen = screens.Screen(
         run=None, run_id="", runs=runs, shapes=shapes, environ=environ, python=python,
         run_pytest=run_pytest, trees=trees, tree_facts={repo: inputs.describe_tree(tree) for repo, tree in trees.items()},
         versions=versions, devices=devices,
         timeout=numbers["TIMEOUT"], retries=numbers["RETRIES"], grace=numbers["GRACE_S"], pause=numbers["RETRY_PAUSE_S"],
         settle=numbers["SETTLE_S"])
-    check_runner(screen, sorted(trees)[0])
+    hosts.check(screen, sorted(trees)[0])
     return screen, ops, planned
 
 
@@ -117,16 +127,15 @@ def find_all_shapes(value, trees, repos, folder):
     return {repo: find_shapes(value, repo, trees[repo], folder) for repo in sorted(repos)} if value else {}
 
 
-def find_dismissed(ops_dir, device, versions, python, environ):
+def find_dismissed(hosts, ops_dir, device, versions, python, environ):
     """{(repo, op): reason} of the rows of ops/dismiss.csv that hold for `device` and what is asked for."""
     facts = {"vendor": device.vendor, "versions": versions, "dtypes": inputs.split_list(environ.get("DTYPES"))}
-    return dismissals.list_dismissed(ops_dir / "dismiss.csv", facts, lambda: dismissals.ask_arch(
-        python, apply_changes(environ, child_environment(device, environ))))
+    return dismissals.list_dismissed(ops_dir / "dismiss.csv", facts, lambda: hosts.ask_arch(device, environ, python))
 
 
 # ---- running
 
-def run_screen(screen, ops, planned, interrupts, why):
+def run_screen(hosts, screen, ops, planned, interrupts, why):
     """The screen in its locked directory, to its summary; the exit status."""
     repo_inputs = resume.list_inputs(screen)
     run_id, changed = screens.record_screen(screen, resume.list_stale_by(repo_inputs))
@@ -144,14 +153,14 @@ def run_screen(screen, ops, planned, interrupts, why):
     if tasks:
         screens.remove_summary(screen.run)
     try:
-        outcomes = {**done, **run_tasks(screen, tasks, done, interrupts)}
+        outcomes = {**done, **run_tasks(hosts, screen, tasks, done, interrupts)}
     except BaseException:       # whatever stopped it: what is there is summed up, if it can be
         summarize(screen, "--quiet", stderr=subprocess.DEVNULL)
         raise
     return finish(screen, rows, outcomes, interrupts)
 
 
-def run_tasks(screen, tasks, done, interrupts):
+def run_tasks(hosts, screen, tasks, done, interrupts):
     """{key: status} of those of `tasks` that got an outcome."""
     def save_moves(moved):
         if not moved:
@@ -165,7 +174,7 @@ def run_tasks(screen, tasks, done, interrupts):
         say(f"resumed: {resumed} of {resumed + len(tasks)} operators are complete")
     report = Progress(resumed + len(tasks), resumed)
     limit = budget.read_budget(screen.environ.get("BUDGET"))
-    scheduler = Scheduler(screen, tasks, report, lambda: interrupts.count, save_moves, limit)
+    scheduler = Scheduler(screen, hosts.open(screen, report.note), tasks, report, lambda: interrupts.count, save_moves, limit)
     try:
         with interrupts:
             scheduler.run()

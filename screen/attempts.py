@@ -28,7 +28,6 @@ from common.state import utc_stamp
 from common.trees import VARIABLES
 from screen.results import read_pytest_exit, read_tests
 from screen.retry import CACHE, Attempt, Step, name_infrastructure
-from screen.sharding import name_part
 
 LOG_TAIL = 400_000      # bytes at the end of a log that are searched for what the machine did wrong
 CHECK_LIMIT = 120.0     # seconds for run_pytest.sh --check, which asks torch where it has to
@@ -57,6 +56,31 @@ class Running:
         self.is_claimed = True
         return True
 
+    def end(self, why, now):
+        """End it because of `why` (interrupted, timeout), if it does not end by itself already. Once is enough."""
+        if self.ended == "exit" and not (why == "timeout" and self.child.has_exited()):
+            self.ended = why
+            self.child.end(now)
+
+    def kill(self, now):
+        """End it at once."""
+        self.child.kill(now)
+
+    def advance(self, now):
+        """True once it has ended, with all its processes."""
+        return self.child.advance(now)
+
+    @property
+    def stuck(self):
+        """Its processes that cannot be ended."""
+        return self.child.stuck
+
+    def read(self):
+        """Its Attempt, as read_attempt says; its logs are tidied."""
+        attempt = read_attempt(self)
+        tidy_logs(self.folder.parent)
+        return attempt
+
 
 def check_runner(screen, repo):
     """Ask run_pytest.sh --check, which makes nothing, about the knobs that only it judges. UserError if it refuses them."""
@@ -67,11 +91,12 @@ def check_runner(screen, repo):
         raise UserError(last.removeprefix("run_pytest.sh: error: "), USAGE if code == USAGE else REFUSED)
 
 
-def start_attempt(screen, row, step, device, replay="", warm=None):
-    """Start run_pytest.sh for the planned `row` on `device`; `screen` as run_batch.py makes it, `warm` its Pool."""
+def start_attempt(screen, row, step, device, replay="", warm=None, number=None):
+    """Start run_pytest.sh for the planned `row` on `device`; `screen` as run_batch.py makes it, `warm` its Pool, `number` of
+    the attempt where the next one is not to be looked for."""
     attempts = screen.op_folder(row) / "attempts"
     attempts.mkdir(parents=True, exist_ok=True)
-    number = _next_number(attempts)
+    number = number or next_number(attempts)
     folder, log = attempts / str(number), attempts / f"{number}.driver.log"
     caches = cache_folders(screen, device, folder if step.fresh_cache else None)
     env = make_environ(screen, row.repo, device) | {
@@ -141,7 +166,8 @@ def set_cache_aside(screen, device):
     return aside
 
 
-def _next_number(attempts):
+def next_number(attempts):
+    """The number of the next attempt in the folder `attempts`."""
     taken = [int(match[0]) for path in attempts.iterdir() if (match := re.match(r"\d+", path.name))]
     return max(taken, default=0) + 1
 
@@ -156,7 +182,7 @@ def make_environ(screen, repo, device):
 def cache_folders(screen, device, fresh):
     """Compile and tuner cache of one device. Shared ones race between processes, and a tuner's choice holds for the
     card that it was made on; `fresh` is the attempt's folder if its compile cache is to be a new one."""
-    label = re.sub(r"[^\w.-]", "_", f"{device.vendor}-{device.name}{name_part(screen.environ.get('SHARD_INDEX'))}")
+    label = re.sub(r"[^\w.-]", "_", f"{device.vendor}-{device.name}{screen.place}")
     triton = Path(screen.environ.get("TRITON_CACHE_DIR") or screen.caches / "triton") / label
     tuner = Path(screen.environ.get("FLAGGEMS_CACHE_DIR") or screen.caches / "flaggems") / label
     return {"TRITON_CACHE_DIR": fresh / "triton-cache" if fresh else triton, "FLAGGEMS_CACHE_DIR": tuner}

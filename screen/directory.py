@@ -32,7 +32,7 @@ from screen.sharding import name_part
 SELECTION = ("OPS", "MATCH", "SHARD_INDEX", "DEVICES", "SHAPES", "REPLAY_ROOT", "REPLAY_FROM", "REPLAY_MISSING",
              "HOST_TARGET")
 # These only say how it is driven.
-DRIVING = ("TIMEOUT", "RETRIES", "SHARD", "WARM", "COMPILE_AHEAD", "BUDGET")
+DRIVING = ("TIMEOUT", "RETRIES", "SHARD", "WARM", "COMPILE_AHEAD", "BUDGET", "ENGINE")
 LATEST = "latest-screen"
 # A nightly job that starts a minute early must not find yesterday's results and stop.
 CONTINUE_HOURS = 12
@@ -59,11 +59,17 @@ class Screen:
     grace: float            # seconds from TERM to KILL
     pause: float            # seconds before infrastructure is tried again
     settle: float           # seconds that a device's memory may take to become free after a kill
+    host: str = ""          # of a cluster, where that is another one than the driver's
 
     @property
     def caches(self):
         """Compile and tuner caches of all screens, one of each per device."""
         return self.runs / ".cache"
+
+    @property
+    def place(self):
+        """What tells the devices here from those of the same name elsewhere that may share RUNS."""
+        return name_part(self.environ.get("SHARD_INDEX")) + (f"-at-{self.host}" if self.host else "")
 
     @property
     def models(self):

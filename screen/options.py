@@ -33,12 +33,14 @@ def read_options(argv, description):
         "timeout": "seconds for one attempt (1800)", "retries": "repetitions after a failure that may pass (2)",
         "shard": "hash: an operator always meets the same device; balanced: by recorded durations; queue: an idle device "
                  "takes over",
+        "engine": "local, or ray: the devices of a Ray cluster (docs/many-hosts.md)",
         "shard_index": "2/8: only the second of eight parts, into a directory of its own (Slurm arrays, many hosts)",
         "budget": "2h, 90m, 45s: what matters most first, and nothing that would end later",
         "replay_root": "RUN: replay the tuner's choices recorded in that screen",
         "replay_missing": "run (tuned live) or skip: operators that have no record there"}
     for name, text in options.items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper().rpartition("_")[2], help=text)
+    parser.add_argument("--address", metavar="HOST:PORT", dest="ray_address", help="of the Ray cluster (auto: the one on this host)")
     parser.add_argument("--fresh", action="store_const", const="1", help="start a new screen whatever there is")
     parser.add_argument("--retry-failed", action="store_const", const="1",
                         help="run what is failed, partial, crashed or timed out again, though no input changed")

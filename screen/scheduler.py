@@ -2,7 +2,7 @@
 
 One thread and no callbacks: run() looks at each slot every POLL seconds and moves it one state further.
 
-    idle -> running -> (ending) -> idle            an operator's attempt; see attempts.py, process.py
+    idle -> running -> (ending) -> idle            an operator's attempt; see engine.py, attempts.py, process.py
                     -> settling -> idle            after a kill or a lack of memory, until the device is clean
                                 -> quarantined     it never became clean, a process cannot be ended, or pytest does not start:
                                                    its operators move to the devices that live
@@ -23,13 +23,10 @@ from common.errors import REFUSED, UserError
 from common.inputs import split_list
 from common.process import KILL_LIMIT
 from common.state import remove_marker, sha256_json, write_marker
-from screen.ahead import start_ahead
-from screen.attempts import read_attempt, set_cache_aside, start_attempt, tidy_logs
+from screen.engine import DeviceLost
 from screen.plan import PlannedOp
 from screen.retry import MEMORY, Step, decide_next
-from screen.settling import Settling
 from screen.sharding import find_typical, shard
-from warm.pool import Pool
 
 POLL = 0.02
 
@@ -60,13 +57,13 @@ class Slot:
 
 
 class Scheduler:
-    """Runs `tasks` on the devices of `screen`.
+    """Runs `tasks` on the devices of `screen` by `engine` (engine.py), which it closes.
 
     `report` is told what happens (progress.py); `stop()` gives the number of interrupts so far; `save_moves(rows)`
     is called with the planned rows whose device changed. `budget`: seconds after which no operator may end.
     """
 
-    def __init__(self, screen, tasks, report, stop, save_moves, budget=float("inf")):
+    def __init__(self, screen, engine, tasks, report, stop, save_moves, budget=float("inf")):
         self._screen, self._report, self._stop, self._save_moves = screen, report, stop, save_moves
         self._slots = [Slot(device) for device in screen.devices]
         by_name = {slot.device.name: slot for slot in self._slots}
@@ -77,10 +74,7 @@ class Scheduler:
         self._deadline = time.monotonic() + budget
         self._took = [task.recorded for task in tasks if task.recorded is not None]
         self._typical = find_typical(self._took)
-        self._warm = None
-        if screen.environ.get("WARM") == "1" and not screen.environ.get("RUN_PYTEST"):
-            self._warm = Pool(screen.run, screen.run_id, screen.run_pytest, screen.grace)
-        self._ahead = start_ahead(screen, report.note)
+        self._engine = engine
 
     def run(self):
         """Until all is done or stopped; self.outcomes then has the status of every operator that got one.
@@ -102,8 +96,7 @@ class Scheduler:
                 self._advance_running(slot, now, stops)
             if not slot.is_busy() and not slot.is_dead and not stops:
                 self._start_next(slot, now)
-        if self._ahead is not None and not stops:
-            self._ahead.advance(now, self._list_waiting())
+        self._engine.advance(now, () if stops else self._list_waiting())
         self._report.tick()
         waiting = not stops and any(self._fits(task, now) for slot in self._slots if not slot.is_dead for task in slot.queue)
         return waiting or any(slot.is_busy() for slot in self._slots)
@@ -121,49 +114,46 @@ class Scheduler:
             return
         slot.queue.remove(ready)
         slot.task = ready
-        slot.running = start_attempt(self._screen, ready.row, ready.step, slot.device, ready.replay, self._warm)
+        slot.running = self._engine.start(ready, slot.device)
         self._report.started(slot.device.name, ready.row, slot.running.number)
 
     def _advance_running(self, slot, now, stops):
         running = slot.running
         if running.look_for_claim():    # an older outcome must not stand for this operator should we be killed from here on
             remove_marker(self._screen.op_folder(slot.task.row))
-        if stops and running.ended == "exit":
-            running.ended = "interrupted"
-            running.child.end(now)
-        elif stops > 1:
-            running.child.kill(now)
-        elif running.ended == "exit" and now - running.started > self._screen.timeout and not running.child.has_exited():
-            running.ended = "timeout"
-            running.child.end(now)
-        if running.child.advance(now):
+        if stops:
+            running.end("interrupted", now)
+        if stops > 1:
+            running.kill(now)
+        if now - running.started > self._screen.timeout:
+            running.end("timeout", now)
+        if running.advance(now):
             self._finish_attempt(slot, now)
 
     def _finish_attempt(self, slot, now):
         task, running = slot.task, slot.running
         slot.task = slot.running = None
-        task.seconds += now - running.started
         self._report.freed(slot.device.name)
-        for note in self._warm.take_notes() if self._warm else ():
+        for note in self._engine.take_notes():
             self._report.note(note)
         try:
-            attempt = read_attempt(running)
+            attempt = running.read()
         except UserError as error:
-            if error.code != REFUSED or slot.device.is_host:
+            if not isinstance(error, DeviceLost) and (error.code != REFUSED or slot.device.is_host):
                 raise
             slot.queue.appendleft(task)     # the device may be at fault: another one shows it
             self._quarantine(slot, str(error), is_stuck=True)
             return
-        tidy_logs(running.folder.parent)
+        task.seconds += now - running.started
         if attempt is not None:
             task.attempts.append(attempt)
             self._follow(slot, task, attempt, now)
-        if running.child.stuck:
-            self._quarantine(slot, f"process {running.child.stuck[0]} of {task.row.name} cannot be ended "
+        if running.stuck:
+            self._quarantine(slot, f"process {running.stuck[0]} of {task.row.name} cannot be ended "
                                    f"(survived KILL for {KILL_LIMIT:.0f} s)", is_stuck=True)
         elif running.ended == "timeout" or (attempt and attempt.infrastructure == MEMORY):
             if not slot.device.is_host:
-                slot.settling = Settling(self._screen, slot.device)
+                slot.settling = self._engine.settle(slot.device)
 
     def _follow(self, slot, task, attempt, now):
         """Finish the operator or queue its next attempt."""
@@ -171,7 +161,7 @@ class Scheduler:
         if step.kind == "finish":
             if task.step.fresh_cache and attempt.status == "ok":    # so what failed before was the cache
                 self._report.note(f"{task.row.name}: passed with a fresh compile cache; the torn one is now "
-                                  f"{set_cache_aside(self._screen, slot.device)}")
+                                  f"{self._engine.set_cache_aside(slot.device)}")
             self._write_outcome(slot, task, step.attempt)
             return
         task.step = step
@@ -260,10 +250,8 @@ class Scheduler:
             if slot.settling is not None:
                 slot.settling.close()
             if slot.running is not None:
-                slot.running.child.end(time.monotonic())
+                slot.running.end("interrupted", time.monotonic())
         for slot in self._slots:
-            while slot.running is not None and not slot.running.child.advance(time.monotonic()):
+            while slot.running is not None and not slot.running.advance(time.monotonic()):
                 time.sleep(POLL)
-        for each in (self._ahead, self._warm):
-            if each is not None:
-                each.close()
+        self._engine.close()

@@ -170,6 +170,7 @@ def test_a_stale_outcome_does_not_come_back_when_its_repetition_is_killed(stub):
     stub.behave("abs", "touch \"$RUN_DIR/ready\"; exec sleep 600")
     driver = stub.start(*run)
     stub.wait_for_attempt("abs")
+    stub.wait_for(lambda: stub.marker("abs") is None)       # at its next look, 20 ms later
     driver.kill()
     driver.wait()
     assert stub.marker("abs") is None

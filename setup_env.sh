@@ -99,6 +99,7 @@ refuse_users() { # WHY: exit 3 if a process runs from VENV
     for file in /proc/[0-9]*/cmdline; do
         { IFS= read -r -d '' first < "$file"; } 2>/dev/null || continue
         [[ $first == */bin/python* ]] || continue
+        [[ $first == /* ]] || first=$(readlink "${file%/cmdline}/cwd")/$first # a name is relative to where its process is
         [ "$(realpath -m -- "${first%/bin/*}")" = "$venv" ] || continue
         file=${file%/cmdline}
         fail 3 "$venv: $1, but process ${file#/proc/} runs from it ($(tr '\0' ' ' < "$file/cmdline" 2>/dev/null | head -c 100)); wait for it, or end it"

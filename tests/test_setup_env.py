@@ -150,18 +150,32 @@ def test_another_python_builds_anew_and_a_failure_puts_the_old_one_back(built, t
     assert subprocess.run([built / ".venv/bin/python", "-c", ""]).returncode == 0
 
 
-@pytest.fixture
-def user(built):
+@pytest.fixture(params=["by its path", "by a name that is relative"])
+def user(built, request):
     """A process that runs from the environment."""
-    process = subprocess.Popen([f"{built}/.venv/bin/python", "-c", "import time; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE)
+    python = f"{built}/.venv/bin/python" if request.param == "by its path" else ".venv/bin/python"
+    process = subprocess.Popen([python, "-c", "import time; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE, cwd=built)
     process.stdout.readline()
     yield process
     process.kill()
     process.communicate()
 
 
-def test_an_environment_in_use_is_neither_built_anew_nor_removed(changed, user):
-    link = changed.parent / "link"      # another clone's .venv, say
+def test_a_process_that_runs_from_another_clones_environment_is_no_hindrance(tmp_path):
+    """Both call it .venv/bin/python."""
+    project = copy_project(tmp_path)
+    for name in REQUIREMENTS:
+        (project / "requirements" / name).write_text("# nothing\n")
+    (tmp_path / ".venv/bin").mkdir(parents=True)
+    (tmp_path / ".venv/bin/python").symlink_to(sys.executable)
+    with subprocess.Popen([".venv/bin/python", "-c", "input()"], stdin=subprocess.PIPE, cwd=tmp_path) as other:
+        done = setup(project)
+        other.communicate(b"\n")
+    assert "runs from it" not in done.stderr and done.returncode == 0
+
+
+def test_an_environment_in_use_is_neither_built_anew_nor_removed(changed, user, tmp_path):
+    link = tmp_path / "link"      # another clone's .venv, say
     link.symlink_to(changed / ".venv")
     for done in (setup(changed), setup(changed, str(link)), setup(changed, "--clean")):
         assert done.returncode == 3

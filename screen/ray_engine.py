@@ -57,6 +57,7 @@ class RayHosts:
             if device is not None:
                 self._slots[f"{node}/{device.name}"] = actors[node, number], device, node
                 firsts.setdefault(node, actors[node, number])
+        self._slots = dict(sorted(self._slots.items()))     # which actor got which card of Ray's differs from start to start
         self._firsts = firsts
         self._refuse_others(environ, python)
         return [replace(device, name=name) for name, (_, device, _) in self._slots.items()]

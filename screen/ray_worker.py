@@ -76,6 +76,7 @@ class Worker:
     @answers
     def join(self, environ, python):
         """This worker's Device, named as on this node; None if the node has fewer devices than Ray says. {} for what follows."""
+        os.environ["FLAGGEMS_COMMIT"] = environ.get("FLAGGEMS_COMMIT", "")     # inputs.describe_tree asks for it
         own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         self._environ = {**own, **_drop_own(environ)}
         if not self._has_card:

@@ -100,7 +100,8 @@ def test_nothing_worse_is_0_and_every_row_is_in_the_csv(tmp_path):
     ("ok", "failed", "worse"), ("ok", "skipped", "worse"), ("ok", "interrupted", "worse"), ("partial", "crashed", "worse"),
     ("skipped", "timeout", "worse"), ("failed", "partial", "better"), ("crashed", "ok", "better"), ("skipped", "ok", "better"),
     ("failed", "crashed", "changed"), ("failed", "skipped", "changed"), ("ok", "dismissed", "changed"),
-    ("dismissed", "failed", "changed"), ("interrupted", "ok", "changed"), ("timeout", "timeout", "same"),
+    ("dismissed", "failed", "changed"), ("ok", "left_out", "changed"), ("left_out", "failed", "changed"),
+    ("interrupted", "ok", "changed"), ("timeout", "timeout", "same"),
     ("ok", "ok subset", "worse"), ("ok own", "ok", "better")])
 def test_statuses(tmp_path, old, new, verdict):
     sides = [[line("abs", status=text.split()[0], fallback=text.partition(" ")[2])] for text in (old, new)]

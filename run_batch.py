@@ -69,7 +69,8 @@ from screen.scheduler import Scheduler
 
 def main(argv):
     environ, dry_run = options.read_options(argv, __doc__)
-    inputs.check_choice("ENGINE", environ.setdefault("ENGINE", "local"), ENGINES)
+    environ["ENGINE"] = environ.get("ENGINE") or "local"
+    inputs.check_choice("ENGINE", environ["ENGINE"], ENGINES)
     hosts = connect(environ)
     try:
         return screen_on(hosts, environ, dry_run)
@@ -80,8 +81,9 @@ def main(argv):
 def screen_on(hosts, environ, dry_run):
     """The screen that `environ` asks for, on `hosts` (engine.py); the exit status."""
     interrupts = Interrupts()
-    with tempfile.TemporaryDirectory(prefix="gemscreen-") as scratch:
-        screen, ops, planned = prepare(hosts, environ, Path(scratch))
+    scratch = tempfile.TemporaryDirectory(prefix="gemscreen-")
+    with scratch:
+        screen, ops, planned = prepare(hosts, environ, Path(scratch.name))
         run, kind, why = screens.choose_run(screen)
         if dry_run:
             print_plan(planned, replace(screen, run=run), why)
@@ -90,6 +92,7 @@ def screen_on(hosts, environ, dry_run):
             run = screens.make_run(run, kind)
             with hold_lock(run / "screen.lock", "the screen"):
                 screen = replace(screen, run=run, environ=environ | held, shapes=screens.keep_shapes(screen.shapes, run))
+                scratch.cleanup()       # not at the end: a killed driver would leave it
                 return run_screen(hosts, screen, ops, planned, interrupts, why if kind == "named" else f"{kind}: {why}")
 
 

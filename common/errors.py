@@ -66,6 +66,7 @@ def run_main(main):
     exits 130; a reader that went away (`| head`) ends the script quietly.
     """
     name = os.path.basename(sys.argv[0]) or "python"
+    _open_closed()
     try:
         code = main(sys.argv[1:]) or DONE
         sys.stdout.flush()
@@ -83,6 +84,14 @@ def run_main(main):
             raise
         code = _fail(name, text, REFUSED)
     sys.exit(code)
+
+
+def _open_closed():
+    """Let stdin, stdout and stderr that the caller closed be /dev/null, so that no other file gets their numbers."""
+    while (number := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(number)
+    sys.stdout, sys.stderr = sys.stdout or open(1, "w", closefd=False), sys.stderr or open(2, "w", closefd=False)
 
 
 def _fail(name, text, code):

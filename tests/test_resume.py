@@ -305,6 +305,13 @@ def test_a_place_that_cannot_be_made_is_said(stub):
         assert stub.output() == "run_batch.py: error: /proc/x: no such file or directory; name another\n"
 
 
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_caller_that_closed_its_descriptors(stub, closed):
+    command = [sys.executable, ROOT / "run_batch.py", "--ops", "abs"]
+    done = subprocess.run(["bash", "-c", f'exec "$@" {closed}', "-", *command], env=stub.environ(), cwd=stub.folder, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and stub.marker("abs")["status"] == "ok"
+
+
 def test_half_written_files_of_a_killed_driver_go(stub):
     assert stub.run("--ops", "abs") == 0
     left = [stub.latest / name for name in ("screen.json.0badf00d.tmp", "main/abs/.complete.0badf00d.tmp")]
@@ -324,7 +331,7 @@ def test_a_knob_that_means_nothing_is_refused(stub, variables, message):
 
 
 def test_an_empty_knob_has_its_default(stub):
-    names = "OPS MATCH DTYPES LEVEL MODE SUITE SHAPES SHARD WARM FRESH RETRY_FAILED TIMEOUT RETRIES GRACE_S SETTLE_S RUN".split()
+    names = "OPS MATCH DTYPES LEVEL MODE SUITE SHAPES ENGINE SHARD WARM FRESH RETRY_FAILED TIMEOUT RETRIES GRACE_S SETTLE_S RUN".split()
     assert stub.run("--dry-run", **dict.fromkeys(names, "")) == 0
     assert "3 of 3 to run on 3 devices" in stub.output()
 

@@ -140,11 +140,13 @@ def test_a_worker_killed_by_someone_else_is_crashed_and_the_rest_goes_on(stub):
 
 def test_a_killed_driver_takes_its_children_with_it(stub):
     stub.behave("abs", "touch \"$RUN_DIR/ready\"; exec sleep 600")
-    driver = stub.start("--ops", "abs")
+    (stub.folder / "tmp").mkdir()
+    driver = stub.start("--ops", "abs", TMPDIR=stub.folder / "tmp")
     stub.wait_for_attempt("abs")
     driver.kill()
     driver.wait()
     wait_until_gone(stub)
+    assert not list((stub.folder / "tmp").glob("gemscreen-*"))
 
 
 def test_the_next_start_ends_what_a_killed_driver_left_and_says_so(stub):

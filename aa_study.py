@@ -38,6 +38,7 @@ from common.device_lock import hold_devices
 from common.devices import apply_changes, child_environment, select_devices
 from common.errors import BAD_RESULT, DONE, REFUSED, UserError, run_main
 from common.runlog import parse_runlog
+from common.session import find_session_fault
 from common.state import read_json, utc_now, write_json_atomic, write_text_atomic
 from common.trees import find_trees
 
@@ -114,8 +115,12 @@ def run_once(directory, op, environ):
 # ---- reading
 
 def read_process(directory):
-    """{key: (ms or None, spread or None)} of one run directory, key as KEY; the last figure of a key counts."""
+    """{key: (ms or None, spread or None)} of one run directory, key as KEY; the last figure of a key counts. {} for a process
+    that ended early or whose log lost rows."""
     figures, path = {}, directory / "samples.jsonl"
+    log = directory / "run.log"
+    if log.is_file() and find_session_fault(directory, parse_runlog(log)):
+        return figures
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
             block = json.loads(line)

@@ -10,7 +10,7 @@ SAMPLE  op       dtype    shape       off_ms  on_ms   ratio  interval       mde 
 VERDICT faster | slower | same | ambiguous | invalid, by common/verdict.py with Benjamini-Hochberg over all rows. Rows are
         `invalid`, whatever their figures, where a side fails its tests or is the only one that skips them, where a launch
         did not use the recorded config (missed, fallback, dropped), does not say so (PLUGINS without
-        _autotune_record_plugin) or a record was forced, where a process crashed or its pytest did not end as that of
+        _autotune_record_plugin) or a record was forced, where a process crashed, lost rows, or its pytest did not end as that of
         round 1 off, where the rounds were timed differently (a graph timer that fell back), where one has no figure, and
         on the host device, which measures no time.
 COLUMNS `code`: identical | different | unknown, whether both sides executed the same compiled kernels; if identical,
@@ -35,6 +35,7 @@ from common.errors import BAD_RESULT, DONE, UserError, run_main
 from common.noise import parse_band, read_band
 from common.replay_log import find_replay_fault
 from common.runlog import parse_runlog
+from common.session import find_session_fault
 from common.state import read_json, utc_now, write_json_atomic, write_text_atomic
 from screen.results import read_tests
 
@@ -149,6 +150,9 @@ def find_process_fault(folder, rounds):
             if ended != first:
                 return f"round {number} {side}: pytest ended with {ended}, that of round 1 off with {first}"
             text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+            cut = find_session_fault(run_dir, parse_runlog(text))
+            if cut:
+                return f"round {number} {side}: {cut}"
             fault = find_replay_fault(run_dir, text, is_recording=(number, side) == (1, "off"))
             if fault:
                 return f"round {number} {side}: {fault}: not the recorded configs"

@@ -7,6 +7,7 @@
 
     session = read_session(directory)      # None: there is no such file
     session.nodes, session.exit            # None where pytest did not get so far
+    find_session_fault(directory, log)     # "pytest did not end by itself", "" if all is well
     count_lost_rows(session, log.rows)     # (rows that run.log does not have as they were printed, rows printed)
 
 A run.log whose banner says `record: session.jsonl` has one beside it as soon as pytest's plugins are loaded.
@@ -48,6 +49,19 @@ def read_session(directory):
 def never_started(log, session):
     """True if pytest ended before its session began: a plugin or a conftest.py that does not load, a wrong option."""
     return bool(log.header.get("record")) and not (session and session.started)
+
+
+def find_session_fault(directory, log):
+    """Why run.log (a RunLog) of the run `directory` may lack or falsify a figure that pytest printed, "" if nothing says so."""
+    session = read_session(directory)
+    if never_started(log, session):
+        return "pytest did not start"
+    if session is None:
+        return ""
+    if session.exit is None:
+        return "pytest did not end by itself"
+    lost, printed = count_lost_rows(session, log.rows)
+    return f"{lost} of {printed} printed rows lack in run.log, or have another figure there" if lost else ""
 
 
 def count_lost_rows(session, rows):

@@ -70,6 +70,14 @@ def study(tmp_path):
     return run
 
 
+def test_a_process_that_ended_early_gives_no_figure(study, tmp_path):
+    assert study(OPS="abs", TIMERS="graph", RUN="aa").returncode == 0
+    (tmp_path / "aa/samples/abs/2-graph/session.jsonl").write_text('{"event": "started"}\n')
+    assert study("--read", "aa").returncode == 1
+    with open(tmp_path / "aa/aa.csv", newline="") as stream:
+        assert [row["times_ms"] for row in csv.DictReader(stream)] == ["1  1.001 1.003 0.999 1"]
+
+
 def read_calls(path):
     return [json.loads(line) for line in (path / "calls.jsonl").read_text().splitlines()]
 

@@ -161,6 +161,10 @@ def test_rows_that_nothing_can_be_said_of(tmp_path):
     runs.add("host", cache="host")
     runs.add("forced", replay=" forced", replay_from="/x")
     runs.add("short", on=STEADY[:4])
+    started, table = '{"event": "started"}\n', '{"event": "table", "op": "lost", "dtype": "torch.float16", "rows": ["0.400000"]}\n'
+    (runs.add("early") / "round-3-off/session.jsonl").write_text(started)
+    (runs.add("lost") / "round-3-on/session.jsonl").write_text(started + table + '{"event": "finished", "exit": 0}\n')
+    runs.add("unrecorded", record="session.jsonl")
     runs.ops.append("never")
     status, rows, _ = runs.summarize()
     assert rows.pop("alike")["verdict"] == "same"
@@ -172,6 +176,8 @@ def test_rows_that_nothing_can_be_said_of(tmp_path):
         "unplugged": "round 1 off: autotune.json is missing or broken: not the recorded configs",
         "killed": "round 4 on: run.log says nothing of the replay: not the recorded configs",
         "event": "timed differently: event cold, graph cold",
+        "early": "round 3 off: pytest did not end by itself", "unrecorded": "round 1 off: pytest did not start",
+        "lost": "round 3 on: 1 of 1 printed rows lack in run.log, or have another figure there",
         "failing": "no figure in round 4 on (FAILED)", "host": "the host device measures no time",
         "forced": "a record was replayed by force (REPLAY_FORCE)", "short": "no figure in round 5 on",
         "never": "correctness not run with off"}

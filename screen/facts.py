@@ -49,9 +49,9 @@ def list_differences(old, new):
     before, after = _flatten(old), _flatten(new)
     found = []
     for label in {**before, **after}:
-        sides = before.get(label), after.get(label)
+        sides = before.get(label) or "", after.get(label) or ""     # unset is empty
         if sides[0] != sides[1]:
-            is_text = all(isinstance(side, (str, type(None))) for side in sides)
+            is_text = all(isinstance(side, str) for side in sides)
             found.append(f"{label} {sides[0] or '-'} -> {sides[1] or '-'}" if is_text else label)
     return found
 

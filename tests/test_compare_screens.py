@@ -96,6 +96,13 @@ def test_nothing_worse_is_0_and_every_row_is_in_the_csv(tmp_path):
     assert done.stdout.endswith("differs: nothing that screen.json knows of\n\noperators: 2 same\nrows: 2 same\n")
 
 
+def test_a_knob_that_only_one_screen_knows_and_that_is_empty_is_no_difference(tmp_path):
+    lines = [line("abs", 0.1, 0.2)]
+    write_screen(tmp_path / "old", lines)
+    write_screen(tmp_path / "new", lines, knobs={"BUDGET": "", "LEVEL": "core"})
+    assert "\ndiffers: LEVEL - -> core\n" in compare(tmp_path / "old", tmp_path / "new", expect=0).stdout
+
+
 @pytest.mark.parametrize("old, new, verdict", [
     ("ok", "failed", "worse"), ("ok", "skipped", "worse"), ("ok", "interrupted", "worse"), ("partial", "crashed", "worse"),
     ("skipped", "timeout", "worse"), ("failed", "partial", "better"), ("crashed", "ok", "better"), ("skipped", "ok", "better"),

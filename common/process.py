@@ -94,7 +94,8 @@ class Child:
             os.killpg(self.pid, number)             # safe: the leader is not reaped yet, its number not reused
         except (ProcessLookupError, PermissionError):
             pass                                    # only zombies are left in it
-        _signal_pids(alive, number)
+        # Each once: a second TERM would meet a Python that is already on its way out, without its handler.
+        _signal_pids([pid for pid in alive if _group_of(pid) != self.pid], number)
 
 
 def run_bounded(command, *, env, timeout):
@@ -180,6 +181,13 @@ def find_members(session, tag, prefix=False):
 def _read_proc(pid, name):
     with open(f"/proc/{pid}/{name}", "rb") as stream:
         return stream.read()
+
+
+def _group_of(pid):
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _command_of(pid):

@@ -94,6 +94,16 @@ def test_child_that_ignores_term_is_killed(tmp_path):
     assert not any(map(is_alive, pids))
 
 
+def test_a_child_gets_one_term(tmp_path):
+    """A second one would meet a Python on its way out, without its handler: it looked killed now and then."""
+    child = start(tmp_path, REPORT + "got = []; signal.signal(signal.SIGTERM, lambda *a: (got.append(1), os.write(1, b'TERM\\n')));\n"
+                                     "report('a')\nwhile not got: time.sleep(0.01)\ntime.sleep(0.3)", grace=60)
+    read_pids(tmp_path, 1)
+    child.end(time.monotonic())
+    finish(child)
+    assert (tmp_path / "log").read_text() == "TERM\n"
+
+
 def test_child_that_obeys_term_is_not_killed(tmp_path):
     child = start(tmp_path, REPORT + "signal.signal(signal.SIGTERM, lambda *a: sys.exit(5)); report('a');\n"
                                      "time.sleep(600)", grace=60)

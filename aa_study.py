@@ -38,6 +38,7 @@ from common.device_lock import hold_devices
 from common.devices import apply_changes, child_environment, select_devices
 from common.errors import BAD_RESULT, DONE, REFUSED, UserError, run_main
 from common.runlog import parse_runlog
+from common.replay_log import find_replay_fault
 from common.session import find_session_fault
 from common.state import read_json, utc_now, write_json_atomic, write_text_atomic
 from common.trees import find_trees
@@ -114,12 +115,18 @@ def run_once(directory, op, environ):
 
 # ---- reading
 
+def find_fault(directory, text):
+    """Why a process, whose run.log is `text`, is not one of the study; "" if it is."""
+    log = parse_runlog(text)
+    return find_session_fault(directory, log) or (log.header.get("replay_from") and find_replay_fault(directory, text, False)) or ""
+
+
 def read_process(directory):
     """{key: (ms or None, spread or None)} of one run directory, key as KEY; the last figure of a key counts. {} for a process
-    that ended early or whose log lost rows."""
+    that ended early, whose log lost rows, or that tuned for itself where it was to replay."""
     figures, path = {}, directory / "samples.jsonl"
     log = directory / "run.log"
-    if log.is_file() and find_session_fault(directory, parse_runlog(log)):
+    if log.is_file() and find_fault(directory, log.read_text(encoding="utf-8", errors="replace")):
         return figures
     for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:

@@ -78,6 +78,18 @@ def test_a_process_that_ended_early_gives_no_figure(study, tmp_path):
         assert [row["times_ms"] for row in csv.DictReader(stream)] == ["1  1.001 1.003 0.999 1"]
 
 
+def test_a_process_that_tuned_for_itself_gives_no_figure(study, tmp_path):
+    """Its spread is the tuner's, not the timer's."""
+    assert study(OPS="abs", TIMERS="graph", RUN="aa").returncode == 0
+    folder = tmp_path / "aa/samples/abs/2-graph"
+    (folder / "run.log").write_text("==== gemscreen begin ====\nreplay_from: record\n====\n"
+                                    "AUTOTUNE_REPLAY libtuner: used=1 unused=0 missed=1 fallback=0 dropped=0 from=record/autotune.json\n")
+    (folder / "autotune.json").write_text('{"entries": [{}]}')
+    assert study("--read", "aa").returncode == 1
+    with open(tmp_path / "aa/aa.csv", newline="") as stream:
+        assert [row["times_ms"] for row in csv.DictReader(stream)] == ["1  1.001 1.003 0.999 1"]
+
+
 def read_calls(path):
     return [json.loads(line) for line in (path / "calls.jsonl").read_text().splitlines()]
 

@@ -12,7 +12,8 @@ VERDICT faster | slower | same | ambiguous | invalid, by common/verdict.py with 
         did not use the recorded config (missed, fallback, dropped), does not say so (PLUGINS without
         _autotune_record_plugin) or a record was forced, where a process crashed, lost rows, or its pytest did not end as that of
         round 1 off, where the rounds were timed differently (a graph timer that fell back), where one has no figure, and
-        on the host device, which measures no time.
+        on the host device, which measures no time. They are `ambiguous` where the row itself says that the card was
+        throttled, shared or drifted in all tries: a large GEMM that draws a card's full power is.
 COLUMNS `code`: identical | different | unknown, whether both sides executed the same compiled kernels; if identical,
         a difference in time is the switch's work outside of them, or noise. converts_*: layout conversions in them.
         `band`: within this share of 1 a ratio is the same: BAND, or what NOISE (aa_study.py) found for the row's timer.
@@ -37,6 +38,7 @@ from common.replay_log import find_replay_fault
 from common.runlog import parse_runlog
 from common.session import find_session_fault
 from common.state import read_json, utc_now, write_json_atomic, write_text_atomic
+from common.tablerow import find_doubt
 from screen.results import read_tests
 
 SIDES = ("off", "on")
@@ -87,6 +89,7 @@ class Sides:
     methods: set    # {(timer, cache)}
     launches: dict  # {side: [(us that a launch cost, launches of a call), or None]}
     lack: str = ""  # what the last round without a figure had instead
+    doubt: str = ""  # what a figure's own row says against it
 
 
 def make_sides(rounds):
@@ -108,6 +111,8 @@ def read_rounds(folder, rounds):
                 sides = table.setdefault((*key, seen[key]), make_sides(rounds))
                 if row.status == "SUCCESS":
                     sides.times[side][number - 1], sides.launches[side][number - 1] = row.latency_ms, row.launch
+                    doubt = find_doubt(row.reason)
+                    sides.doubt = sides.doubt or (doubt and f"round {number} {side}: {doubt}")
                     sides.methods.add((row.timer or log.header.get("timer", ""), row.cache or log.header.get("cache", "")))
                 else:
                     sides.lack = f"{row.status} {row.reason}".strip()
@@ -209,6 +214,8 @@ def summarize_op(run, settings, op):
         result = verdict.compare_sides(times["off"], times["on"], band, shift=shift, step=STEP_MS)
         if why:
             result = verdict.Comparison("invalid", why, result.rounds)
+        elif sides.doubt:
+            result = verdict.replace(result, verdict="ambiguous", reason=sides.doubt, p_value=None)
         medians = {s: statistics.median(t for t in times[s] if t) if any(times[s]) and fault != ON_HOST else None
                    for s in SIDES}
         ways = [sorted(x) for x in zip(*sides.methods)] or [[], []]

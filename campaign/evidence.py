@@ -26,6 +26,7 @@ from common.replay_log import find_replay_fault
 from common.runlog import parse_runlog
 from common.session import count_lost_rows, never_started, read_session
 from common.state import read_json, read_marker, sha256_json
+from common.tablerow import find_doubt
 from common.verdict import find_gap_shift
 
 PART = re.compile(r"([ab])(\d+)")
@@ -34,7 +35,7 @@ PART = re.compile(r"([ab])(\d+)")
 @dataclass(frozen=True)
 class StepData:
     """One benchmark step, read. `rows`: {row: (ms or None, timer, cache)} in the table's order; `launches`: {row: (us, number) or
-    None}, what a launch cost while the row was timed, and how often a call launches."""
+    None}, what a launch cost while the row was timed, and how often a call launches; `doubts`: {row: what it says against itself}."""
     status: str
     detail: str
     cell: object = None
@@ -42,6 +43,7 @@ class StepData:
     rows: dict = field(default_factory=dict)
     launches: dict = field(default_factory=dict)
     is_throttled: bool = False
+    doubts: dict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ def read_step(run, step, environment):
     rows = list_rows(log)
     return StepData(status, detail, read_cell(run_dir), find_replay_fault(run_dir, text, step.is_recording),
                     {name: figures[:3] for name, figures in rows.items()}, {name: figures[3] for name, figures in rows.items()},
-                    any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")))
+                    any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")),
+                    {name: figures[4] for name, figures in rows.items()})
 
 
 def read_status(run, step, marker, environment):
@@ -118,14 +121,14 @@ def read_status(run, step, marker, environment):
 
 
 def list_rows(log):
-    """{row: (ms or None, timer, cache, launch as StepData has it)}."""
+    """{row: (ms or None, timer, cache, launch as StepData has it, what its own row says against it)}."""
     rows, seen = {}, Counter()
     for row in log.rows:
         name = f"{row.op_name} {row.dtype} {row.shape}"
         seen[name] += 1
         name = name if seen[name] == 1 else f"{name} #{seen[name]}"
         ms = row.latency_ms if row.status == "SUCCESS" else None
-        rows[name] = (ms if ms is not None and math.isfinite(ms) and ms > 0 else None, row.timer, row.cache, row.launch)
+        rows[name] = (ms if ms is not None and math.isfinite(ms) and ms > 0 else None, row.timer, row.cache, row.launch, find_doubt(row.reason))
     return rows
 
 
@@ -233,6 +236,8 @@ def find_time_problem(data, part):
         for name, (ms, *method) in step.rows.items():
             if ms is None or method[1] == "host":
                 return f"{cell}: {name}: no time"
+            if step.doubts.get(name):
+                return f"{cell}: {name}: {step.doubts[name]}"
             if method != list(off.rows[name][1:]):
                 return f"{cell}: {name}: timed by {' '.join(method)}, off in a1 by {' '.join(off.rows[name][1:])}"
     return ""

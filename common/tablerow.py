@@ -69,6 +69,18 @@ class Row:
         return None if self.gap_us is None else (self.gap_us, self.nodes or 1.0)
 
 
+# What the timer says of a figure that stands though its blocks were void to the last (plugins/graph_timer).
+DOUBT = re.compile(r"throttled: |shared with process |clock (?:at|moved) |the times moved by ")
+
+
+def find_doubt(reason):
+    """Why a row's Gems figure is not one of a card that worked undisturbed, from its reason; "" if it is.
+
+    `torch: ...` is about the other column alone.
+    """
+    return next((part for part in reason.split("; ") if DOUBT.search(part) and not part.startswith("torch: ")), "")
+
+
 def name_columns(header):
     """(Row fields in the order of the table's `header` line, the titles that are unknown).
 

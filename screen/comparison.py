@@ -16,6 +16,7 @@ from pathlib import Path
 from common.errors import INTEGRITY, REFUSED, UserError
 from common.noise import read_single_band
 from common.state import SCHEMA, read_json
+from common.tablerow import find_doubt
 from screen.facts import find_part, find_text, name_model
 from screen.figures import SUMMARY_COLUMNS
 
@@ -23,8 +24,7 @@ DEFAULT_BAND, STEADY_TIMERS = 0.05, ("graph", "event")
 ROW_KEY = ("repo", "op", "dtype", "mode", "shape")
 # Equal ranks are neither worse nor better. A dismissed operator, or one that BUDGET left out, has none: that was a decision.
 RANK = {"ok": 0, "partial": 1, "skipped": 1, "failed": 2, "timeout": 2, "crashed": 2, "not_found": 2, "interrupted": 2}
-# What the timer remarks on a figure that it lets stand (plugins/graph_timer/health.py, measure.py).
-DOUBT = re.compile(r"throttled: |shared with process |clock (?:at|moved) |launch gap |the times moved by ")
+GAP = re.compile("launch gap ")  # between two processes it is a doubt, too
 
 
 @dataclass
@@ -221,10 +221,10 @@ def judge_times(change, old, new, band):
     if old["latency_base_ms"] and new["latency_base_ms"]:
         change.torch_ratio = float(new["latency_base_ms"]) / float(old["latency_base_ms"])
     way = find_way(change.ratio, band)
-    doubt = DOUBT.search(old["reason"]) or DOUBT.search(new["reason"])
+    doubt = next((side["reason"] for side in (old, new) if find_doubt(side["reason"]) or GAP.search(side["reason"])), "")
     change.verdict = way
     if way != "same" and doubt:
-        change.verdict, change.reason = "unclear", doubt.string
+        change.verdict, change.reason = "unclear", doubt
     elif way != "same" and change.torch_ratio and find_way(change.ratio / change.torch_ratio, band) != way:
         change.verdict, change.reason = "unclear", "torch's own latency moved alike"
 

@@ -93,6 +93,23 @@ def test_verdicts(tmp_path):
     assert "SW: on=1 against off=0, 5 rounds, 4 rows: 1 faster, 1 slower, 1 same, 1 ambiguous" in text
 
 
+@pytest.mark.parametrize("remark, verdict, reason", [
+    ("gems: throttled: sw_power_cap", "ambiguous", "round 4 on: gems: throttled: sw_power_cap"),
+    ("columns and more; shared with process 7", "ambiguous", "round 4 on: shared with process 7"),
+    ("torch: throttled: sw_power_cap", "faster", None)])
+def test_a_figure_that_its_own_row_doubts_gives_no_verdict(remark, verdict, reason, tmp_path):
+    """The card was disturbed while it was taken, in each of three tries."""
+    def change(log, side, number):
+        line = f"TIMER: Operator=op dtype=torch.float16 row=1 timer=graph cache=cold reason=<<<{remark}>>>\n"
+        return log.replace("==== gemscreen end", line + "==== gemscreen end") if (side, number) == ("on", 4) else log
+    runs = Runs(tmp_path)
+    runs.add("op", on=[0.9 * t for t in (1, 1.001, 0.999, 1, 1)], change=change)
+    status, rows, _ = runs.summarize()
+    assert (status, rows["op"]["verdict"]) == (0, verdict)
+    assert reason in (None, rows["op"]["reason"])
+    assert rows["op"]["ratio"] == "0.89982"
+
+
 def test_a_faster_row_alone_is_a_good_result(tmp_path):
     runs = Runs(tmp_path)
     runs.add("faster", on=[0.9] * 5)

@@ -1,4 +1,5 @@
 """campaign/evidence.py: what a step's files say where a marker, a replay or a time does not fit. Whole runs: test_campaign_run.py."""
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -98,6 +99,12 @@ def test_times_of_both_rounds():
 def test_times_that_do_not_fit(changes, state, said):
     times = read_times(make_task(**changes))
     assert (times.state, times.detail) == (state, said) and (state == "no-b" or times.pairs == {})
+
+
+def test_a_figure_that_its_own_row_doubts_is_none():
+    task = make_task()
+    task.steps["b1", "mask0"] = dataclasses.replace(task.steps["b1", "mask0"], doubts={"r": "", "s": "throttled: sw_power_cap"})
+    assert (read_times(task).state, read_times(task).detail) == ("invalid", "b1: mask0: s: throttled: sw_power_cap")
 
 
 def test_a_step_without_a_marker_is_a_missing_cell():

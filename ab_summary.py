@@ -39,7 +39,7 @@ from common.runlog import parse_runlog
 from common.session import find_session_fault
 from common.state import read_json, utc_now, write_json_atomic, write_text_atomic
 from common.tablerow import find_doubt
-from screen.results import read_tests
+from screen.results import read_pytest_exit, read_tests
 
 SIDES = ("off", "on")
 DEFAULT_BAND = 0.02
@@ -97,15 +97,14 @@ def make_sides(rounds):
 
 
 def read_rounds(folder, rounds):
-    """({key: Sides}, the headers of all logs)."""
-    table, headers = {}, []
+    """({key: Sides}, {(number, side): RunLog, an empty one where there is none})."""
+    table, logs = {}, {}
     for side in SIDES:
         for number in range(1, rounds + 1):
             path = folder / f"round-{number}-{side}" / "run.log"
-            log = parse_runlog(path) if path.is_file() else None
-            headers.append(log.header if log else {})
+            log = logs[number, side] = parse_runlog(path if path.is_file() else "")
             seen = Counter()
-            for row in log.rows if log else ():
+            for row in log.rows:
                 key = (row.op_name, row.dtype, row.mode, row.shape)
                 seen[key] += 1
                 sides = table.setdefault((*key, seen[key]), make_sides(rounds))
@@ -116,26 +115,27 @@ def read_rounds(folder, rounds):
                     sides.methods.add((row.timer or log.header.get("timer", ""), row.cache or log.header.get("cache", "")))
                 else:
                     sides.lack = f"{row.status} {row.reason}".strip()
-    return table, headers
+    return table, logs
 
 
 def read_correctness(folder, side):
     """`passed`, or what else its tests' process came to; `skipped` where none of them ran."""
     if not (folder / f"tests-{side}").is_dir():
         return "not run"
-    exit_status = read_exit(folder / f"tests-{side}")
+    exit_status = read_pytest_exit(folder / f"tests-{side}")
     if exit_status == 0 and not any(t.get("outcome") == "passed" for t in read_tests(folder / f"tests-{side}" / "tests.jsonl")):
         return "skipped"
     return {0: "passed", 1: "failed", 5: "no tests"}.get(exit_status, "crashed" if exit_status is None else "error")
 
 
-def find_fault(headers, correctness):
+def find_fault(logs, correctness):
     """Why no figure of this operator can be believed, or None."""
     for side in SIDES:
         if correctness[side] not in ("passed", "skipped", "no tests"):
             return f"correctness {correctness[side]} with {side}"
     if correctness["off"] != correctness["on"]:
         return f"correctness {correctness['off']} with off, but {correctness['on']} with on"
+    headers = [log.header for log in logs.values()]
     if any(header.get("cache") == "host" for header in headers):
         return ON_HOST
     if any("forced" in header.get("replay", "") and header.get("replay_from") for header in headers):
@@ -143,30 +143,25 @@ def find_fault(headers, correctness):
     return None
 
 
-def find_process_fault(folder, rounds):
+def find_process_fault(folder, rounds, logs):
     """Which process crashed, ended otherwise than the first one, or does not prove that it launched the recorded configs; or None."""
-    first = read_exit(folder / "round-1-off")
+    first = read_pytest_exit(folder / "round-1-off")
     for number in range(1, rounds + 1):
         for side in SIDES:
             run_dir = folder / f"round-{number}-{side}"
-            log, ended = run_dir / "run.log", read_exit(run_dir)
+            path, ended = run_dir / "run.log", read_pytest_exit(run_dir)
             if ended is None:
                 return f"round {number} {side}: crashed"
             if ended != first:
                 return f"round {number} {side}: pytest ended with {ended}, that of round 1 off with {first}"
-            text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-            cut = find_session_fault(run_dir, parse_runlog(text))
+            cut = find_session_fault(run_dir, logs[number, side])
             if cut:
                 return f"round {number} {side}: {cut}"
+            text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
             fault = find_replay_fault(run_dir, text, is_recording=(number, side) == (1, "off"))
             if fault:
                 return f"round {number} {side}: {fault}: not the recorded configs"
     return None
-
-
-def read_exit(run_dir):
-    """pytest's exit status; None where it did not end by itself."""
-    return (read_json(run_dir / "exit.json") or {}).get("pytest_exit")
 
 
 def find_row_fault(sides):
@@ -198,9 +193,9 @@ def read_kernels(folder):
 def summarize_op(run, settings, op):
     """The rows of one operator, each with its Comparison, whose p-value is not corrected yet."""
     folder, rounds = run / settings["repo"] / op, int(settings["rounds"])
-    table, headers = read_rounds(folder, rounds)
+    table, logs = read_rounds(folder, rounds)
     correctness = {side: read_correctness(folder, side) for side in SIDES}
-    fault, process_fault = find_fault(headers, correctness), find_process_fault(folder, rounds)
+    fault, process_fault = find_fault(logs, correctness), find_process_fault(folder, rounds, logs)
     # In the last round both sides replay, so that each has compiled what it launches and nothing else.
     kernels = {side: read_kernels(folder / f"round-{rounds}-{side}") for side in SIDES}
     code = compare_kernels(kernels["off"], kernels["on"])[0]

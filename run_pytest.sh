@@ -51,6 +51,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${ITER_MS:=}"           # measuring time per measurement; empty: upstream's 100, host device 1 / 计时时长（毫秒）
 : "${TIMER:=}"             # kernel mode: graph | do_bench | event; empty: graph on NVIDIA, else event / 计时器（仅 kernel 模式）
 : "${CACHE:=}"             # kernel mode: cold | warm; empty: cold. Other modes: warm / L2 状态（仅 kernel 模式可选）
+: "${SEED:=0}"              # of the random inputs, the same in every process; none: upstream's, which differ / 随机输入的种子；none 则不固定
 : "${USE_FLAGTUNE:=0}"     # 0 plain autotuning, 1 FlagTune's exhaustive first run (hours) / 0 普通调优，1 FlagTune 全量搜索
 : "${DEVICE:=}"            # label of the device for the banner; empty: asked of torch / 设备标签；空则询问 torch
 : "${HOST_TARGET:=}"       # host device's target, as cuda:90; empty: only where torch sees no card / 主机模拟设备的目标
@@ -66,7 +67,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
 : "${PYTEST_EXTRA:=}"      # more arguments for pytest, split at blanks / 附加的 pytest 参数，以空格分隔
 # Our pytest plugins, in loading order (plugins/README.md) / 插件列表，按加载顺序
-: "${PLUGINS:=_device_guard_plugin _mthreads_guard_plugin _host_device_plugin _rlc_switch_plugin\
+: "${PLUGINS:=_device_guard_plugin _seed_plugin _mthreads_guard_plugin _host_device_plugin _rlc_switch_plugin\
  _parallel_warmup_plugin _autotune_record_plugin _ir_meta_plugin _cudagraph_plugin _pretty_report_plugin}"
 # ---- End of config / 配置结束
 
@@ -148,6 +149,7 @@ check_knobs() {
     check_choice FALLBACK '' subset own
     check_choice SITE_PLUGINS 0 1
     check_number ATTEMPT KILL_AFTER_S
+    [ "$SEED" = none ] || [[ $SEED =~ ^[0-9]+$ ]] || die 2 "SEED: $SEED: is no whole number; give one, as SEED=0, or SEED=none"
     DTYPES=${DTYPES//[[:space:]]/}
     for dtype in ${DTYPES//,/ }; do
         [[ " $UPSTREAM_DTYPES " == *" $dtype "* ]] ||
@@ -248,6 +250,7 @@ mode: $MODE
 timer: $TIMER
 cache: $CACHE
 shapes: $SHAPES
+seed: $SEED
 device: $DEVICE
 attempt: $ATTEMPT
 fallback: $FALLBACK
@@ -304,7 +307,7 @@ export_environment() {
     HARNESS_COMMIT=$(find_commit "$ROOT")
     export UPSTREAM_COMMIT HARNESS_COMMIT
     export PYTHONIOENCODING=utf-8:backslashreplace # no text of an error may end its table
-    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR USE_FLAGTUNE PARALLEL_WARMUP_GPUS DEVICE HOST_MODE
+    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR SEED USE_FLAGTUNE PARALLEL_WARMUP_GPUS DEVICE HOST_MODE
     [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
     if [ "$MODE" = kernel ] && [ "$TIMER" != host ]; then export TIMER CACHE; else export -n TIMER CACHE; fi
     unset PYTEST_ADDOPTS PYTEST_PLUGINS # a second, unseen channel; PYTEST_EXTRA is the one

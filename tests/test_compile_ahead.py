@@ -22,7 +22,7 @@ assert make(5, 6, size=big, dtype=torch.int32).dtype == torch.int32 and make(5, 
 assert plugin.zeros_where_large(torch.full, "full")(big, 7.0, dtype=torch.float16).shape == big
 """
 PASS = {"COMPILE_PASS": "1", "HOST_MODE": "compile", "PYTEST_EXTRA": "--metrics=latency",
-        "PLUGINS": "_device_guard_plugin _host_device_plugin _rlc_switch_plugin _compile_ahead_plugin"}
+        "PLUGINS": "_device_guard_plugin _seed_plugin _host_device_plugin _rlc_switch_plugin _compile_ahead_plugin"}
 
 
 def run_softmax(folder, name, **environ):

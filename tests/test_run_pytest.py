@@ -44,7 +44,7 @@ def test_run_writes_banner_log_status_and_outcomes(tree):
     expected = {
         "schema": "1", "repo": "main", "op": "one", "tree": str(tree), "commit": "unknown", "nodes": node,
         "dtypes": "float16,float32", "level": "core", "mode": "kernel", "timer": "do_bench", "cache": "cold",
-        "shapes": "", "device": "0", "attempt": "2", "fallback": "subset", "use_flagtune": "0", "host_target": "",
+        "shapes": "", "seed": "0", "device": "0", "attempt": "2", "fallback": "subset", "use_flagtune": "0", "host_target": "",
         "warmup_ms": "1000", "iter_ms": "100",
     }  # fmt: skip
     assert {key: log.header.get(key) for key in expected} == expected
@@ -260,6 +260,7 @@ def read_terminal(master):
         ({"HOST_TARGET": "cuda90"}, 2, ["HOST_TARGET: cuda90: ", "cuda:80 cuda:90"]),
         ({"HOST_MODE": "run"}, 2, ["HOST_MODE: run: ", "execute compile"]),
         ({"ITER_MS": "1.5"}, 2, ["ITER_MS: 1.5: "]),
+        ({"SEED": "-1"}, 2, ["SEED: -1: is no whole number; give one, as SEED=0, or SEED=none"]),
         ({"DTYPES": "float16,flaot32"}, 2, ["DTYPES: flaot32: "]),
         ({"DTYPES": "float64"}, 2, ["DTYPES: float64: ", *DTYPES]),
         ({"SHAPES": "/no/such.yaml"}, 2, ["SHAPES: /no/such.yaml: no such file"]),

@@ -233,7 +233,8 @@ class ColumnTimer:
 
         self.is_busy = True
         try:
-            return self.timer.measure(asked.fn, method, asked.recipe, asked.options, self.report_fallback)
+            return self.timer.measure(asked.fn, method, asked.recipe, asked.options, self.report_fallback,
+                                      is_fallback=method != self.method)
         except measure.LostDevice as error:
             self.session.shouldfail = f"{error}: the device's context is gone, nothing more can be measured in this process"
             raise

@@ -142,7 +142,7 @@ def test_tuner():
             tuned.append(triton.testing.do_bench(lambda: kernel(x), return_mode="median"))
         return kernel(x)
     run("tuner", kernel, op)
-    assert tuned == [pytest.approx(0.07)]  # Triton's do_bench: one launch between two events
+    assert tuned == [pytest.approx(0.075)]  # Triton's do_bench: one launch between two events, and torch's flush
 '''
 
 
@@ -234,7 +234,8 @@ def test_both_columns_fall_back_together(ran, op, culprit):
         assert (row.status, row.timer, row.cache) == ("SUCCESS", "do_bench", "cold")
         assert row.reason.startswith(f"{culprit}: no graph: phase=capture reason=CaptureError: CUDA error: operation not permitted")
         # launch-bound, and said so: 50 us of the host in front of a kernel
-        assert row.latency_base_ms == pytest.approx(0.07, abs=0.011) and "launch-bound" in row.reason
+        # ... and neither column's flush is torch's, in whose place FlagGems' own kernel may stand: that costs 5 us here
+        assert row.latency_base_ms == 0.07 and row.latency_ms in (0.06, 0.07) and "launch-bound" in row.reason
         assert row.speedup == pytest.approx(row.latency_base_ms / row.latency_ms, abs=0.001)
     last = {c: [b["timer"] for b in blocks_of(ran, op, c)][-1] for c in ("torch", "gems")}
     assert last == {"torch": "do_bench", "gems": "do_bench"}
@@ -305,7 +306,7 @@ PLAIN = "def test_plain(): run('plain', kernel, fast, cls=Two)\n"
 
 @pytest.mark.parametrize("timer, cache, expected", [
     ("event", "cold", (0.02, 0.01)), ("event", "warm", (0.01, 0.005)), ("graph", "warm", (0.01, 0.005)),
-    ("do_bench", "cold", (0.07, 0.06))])
+    ("do_bench", "cold", (0.075, 0.065))])
 def test_timer_and_cache_are_chosen(tmp_path, timer, cache, expected):
     log, blocks, columns, done = run_bench(make_tree(tmp_path), PLAIN, TIMER=timer, CACHE=cache)
     assert done.returncode == 0, done.stdout[-2000:]

@@ -350,7 +350,8 @@ def test_event_timing_hides_the_launches_and_do_bench_does_not():
     timer, _ = make_timer(card)
     assert timer.measure(make_call(card, 0.002, 0.004), "event").latency_ms == pytest.approx(0.004, rel=0.01)
     found = timer.measure(make_call(card, 0.002, 0.004), "do_bench", options={})
-    assert found.latency_ms == pytest.approx(0.064, rel=0.01)
+    assert found.latency_ms == pytest.approx(0.069, rel=0.01)  # with torch's flush, as upstream's
+    assert timer.measure(make_call(card, 0.002, 0.004), "do_bench", is_fallback=True).latency_ms == pytest.approx(0.064, rel=0.01)
     assert found.notes == ["launch-bound: a call costs the host 60 us, its kernels may be faster"]
 
 

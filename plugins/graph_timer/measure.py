@@ -60,11 +60,12 @@ class Timer:
         self.do_bench, self.cache, self.log, self.empty_ms = do_bench, cache, log or (lambda block: None), None
         self.sampler = Sampler(device, watch, self.reader, cache, self.log, limits)
 
-    def measure(self, fn, method, recipe=None, options=None, on_fallback=print):
+    def measure(self, fn, method, recipe=None, options=None, on_fallback=print, is_fallback=False):
         """The Measurement of `fn` by `method`.
 
-        recipe   (op, args, kwargs) behind fn; needed to copy a backward pass
-        options  upstream's own warmup, rep and grad_to_none, which do_bench gets
+        recipe       (op, args, kwargs) behind fn; needed to copy a backward pass
+        options      upstream's own warmup, rep and grad_to_none, which do_bench gets
+        is_fallback  do_bench is what the row's other column fell back to, not what was asked for: it is called as there
         Raises what fn raises when called plainly, and LostDevice. on_fallback(Fallback) hears why there is no graph.
         """
         began = self.device.clock()
@@ -79,6 +80,8 @@ class Timer:
                     return self._finish(found, began)
                 if method == EVENT:
                     return self._finish(self._time_events(fn, recipe), began)
+                if is_fallback:
+                    return self._finish(self._time_fallback(fn, recipe, options, is_uncapturable=False), began)
                 return self._finish(self._time_do_bench(fn, options or {}), began)
             except Invalid as fault:
                 return self._finish(Measurement(method, self.cache, fault=str(fault)), began)
@@ -175,16 +178,16 @@ class Timer:
             is_cold, restore = self.cache == "cold", call.mutates and not call.fixed
             return plan.Plan(1, 1, is_cold, restore, "flush" if is_cold else ""), host_ms, [str(error)]
 
-    def _time_do_bench(self, fn, options, outside=False):
+    def _time_do_bench(self, fn, options, is_fallback=False, is_uncapturable=False):
         self._call_until_quiet(fn)
-        if self.device.can_capture and not outside:  # outside: it is known that it cannot be captured
+        if self.device.can_capture and not is_uncapturable:
             self._check_launches(fn)
         arguments = {k: v for k, v in options.items() if k in ("warmup", "rep", "grad_to_none")}
         number, void = 0, ""
         while not number or self.sampler.retries.allow(void, number):
             number += 1
             mark, before = self.watch.mark(), self.reader.read()
-            with self.device.outside_dispatch() if outside else contextlib.nullcontext():
+            with self.device.outside_dispatch() if is_fallback else contextlib.nullcontext():  # asked for: as upstream's
                 times = self.do_bench(fn, **arguments, return_mode="all")
             after = self.reader.read()
             void = judge(before, after) or self.sampler.find_compiles(mark)
@@ -204,14 +207,14 @@ class Timer:
         except Fallback:
             return
 
-    def _time_fallback(self, fn, recipe, options):
+    def _time_fallback(self, fn, recipe, options, is_uncapturable=True):
         call = Call(self.device, fn, recipe)
         call.save_inputs(self._room().budget_bytes)
         call.look(fn())
         if call.mutates or self.cache == "warm":
             return self._time_events(fn, recipe)
         quick = {**(options or {}), "warmup": FALLBACK_WARMUP_MS, "rep": FALLBACK_REP_MS}
-        return self._time_do_bench(fn, quick, outside=True)
+        return self._time_do_bench(fn, quick, is_fallback=True, is_uncapturable=is_uncapturable)
 
     # ---- steps
 

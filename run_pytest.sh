@@ -380,7 +380,7 @@ main() {
     export_environment
     build_arguments
     # With everything that an operator's pytest gets, become the parent of such (warm/server.py).
-    [ -z "${WARM_SERVE:-}" ] || exec "$PYTHON" "$ROOT/warm/server.py" "$WARM_SERVE"
+    [ -z "${WARM_SERVE:-}" ] || { cd "$WARM_SERVE" && exec "$PYTHON" "$ROOT/warm/server.py" "$WARM_SERVE"; }
     claim_run_dir
     [ "$TUNER_CACHE" = shared ] || isolate_caches
     echo "run directory: $RUN_DIR"

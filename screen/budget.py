@@ -36,7 +36,7 @@ def read_budget(text):
     """Seconds of `2h`, `1h30m`, `45s`; infinity of an empty text. UserError for anything else."""
     if not text:
         return float("inf")
-    parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?", text)
+    parts = re.fullmatch(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9})s)?", text)
     seconds = sum(int(number) * UNITS[unit] for number, unit in zip(parts.groups(), UNITS) if number) if parts else 0
     if not seconds:
         raise UserError(f"BUDGET: {text}: is no time; give one, as BUDGET=2h, 1h30m, 45s")

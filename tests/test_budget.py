@@ -14,7 +14,7 @@ def test_budgets(text, seconds):
     assert read_budget(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["2", "0m", "h", "-1h", "1.5h", "30m2h", "soon"])
+@pytest.mark.parametrize("text", ["2", "0m", "h", "-1h", "1.5h", "30m2h", "soon", "9" * 400 + "h"])
 def test_no_budgets(text):
     with pytest.raises(UserError, match=f"^BUDGET: {text}: is no time; give one, as BUDGET=2h, 1h30m, 45s$"):
         read_budget(text)

@@ -85,7 +85,8 @@ def test_a_writer_killed_at_any_moment_leaves_old_or_new(tmp_path):
         assert len(text) == 100_000 and len(set(text)) == 1
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"schema": 1, "sta', "[1]", '{"schema": 2, "status": "ok"}', "\xff"])
+@pytest.mark.parametrize("content", ["", "{", '{"schema": 1, "sta', "[1]", '{"schema": 2, "status": "ok"}', "\xff",
+                                     '{"schema": 1, "status": "ok", "seconds": NaN}', '{"schema": 1, "status": "ok", "seconds": -5}'])
 def test_a_marker_that_cannot_be_trusted_is_none(tmp_path, content):
     (tmp_path / ".complete").write_text(content, encoding="latin-1")
     assert state.read_marker(tmp_path) is None

@@ -30,10 +30,14 @@ def test_describe():
     json.dump(facts, open(os.environ["OUT"], "w"))
 """
 LEAK = """
-import os, random, sys, numpy, torch, flag_gems
+import gc, multiprocessing.synchronize, os, random, subprocess, sys, numpy, torch, flag_gems
 def test_leak():
     assert not hasattr(flag_gems, "leaked") and "LEAKED" not in os.environ and torch.get_default_dtype() == torch.float32
     assert torch.cuda.default_generators[0].initial_seed() == 67280421310721
+    gc.unfreeze()
+    locks = [each for each in gc.get_objects() if type(each) is multiprocessing.synchronize.Lock]    # flag_gems: one per kernel
+    assert locks and all(lock.acquire(block=False) for lock in locks)
+    assert subprocess.Popen("exit 7", shell=True).wait() == 7
     drawn = torch.rand(1).item()
     flag_gems.leaked = os.environ["LEAKED"] = "1"
     torch.set_default_dtype(torch.float64)
@@ -77,7 +81,8 @@ PER_RUN = "ATTEMPT"     # a variable that may differ between an operator and the
 
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory):
-    found = Parent(tmp_path_factory.mktemp("parent"), OUT="out.json", ENDING="", GEMSCREEN_TAG="screen/warm/parent")
+    found = Parent(tmp_path_factory.mktemp("parent"), OUT="out.json", ENDING="", GEMSCREEN_TAG="screen/warm/parent",
+                   PYTHONPATH=f"{ROOT / 'plugins'}:lib:")       # the last two are relative to the working directory
     for name, text in (("describe", DESCRIBE), ("leak", LEAK), ("ending", ENDINGS), ("waits", WAITS)):
         (found.folder / f"test_{name}.py").write_text(text)
     assert found.await_state("ready", "broken") == "ready", (found.warm / "log").read_text()
@@ -131,6 +136,15 @@ def test_a_fork_is_as_a_fresh_process(parent):
     assert {line for line in shown if line.partition("=")[0] not in ("PWD", "OLDPWD", "SHLVL", "_")} <= own
     assert facts[True] == facts[False], changed
     assert facts[True]["signals"]["SIGQUIT"] == facts[True]["signals"]["SIGINT"] == 1
+
+
+def test_with_safe_path_as_well(tmp_path):
+    (tmp_path / "test_path.py").write_text("import sys, flag_gems\ndef test_path():\n    print('PATH', sys.path)\n")
+    parent = Parent(tmp_path, PYTHONSAFEPATH="1")
+    parent.await_state("ready")
+    paths = [[line for line in parent.run("test_path.py", warm=warm)[1].splitlines() if "PATH" in line] for warm in (False, True)]
+    parent.close()
+    assert paths[0] == paths[1] and str(ROOT / "plugins") in paths[0][0]
 
 
 def test_operators_cannot_affect_each_other(parent):
@@ -223,9 +237,24 @@ def test_with_the_parent_gone_its_forks_go_and_the_next_are_plain(tmp_path):
     assert client.wait(timeout=10) == -signal.SIGKILL
     await_end(fork)
     os.kill(child, signal.SIGKILL)
-    assert "the parent of this process ended" in client.stdout.read()
+    assert "the parent of this process ended or hangs" in client.stdout.read()
     code, output = parent.run("--noconftest", "--version")
     assert code == 0 and "plain process: the warm parent is gone" in output
+
+
+def test_with_a_parent_that_hangs_nobody_waits_for_the_time_limit(tmp_path):
+    parent = Parent(tmp_path, OUT="out.json")
+    parent.await_state("ready")
+    client, fork, child = start_waiting(parent)
+    parent.process.send_signal(signal.SIGSTOP)
+    for pid in (fork, child):
+        os.kill(pid, signal.SIGKILL)
+    assert client.wait(timeout=20) == -signal.SIGKILL
+    assert parent.read_state() == "broken the warm parent did not tell within 8 s how a fork ended"
+    code, output = parent.run("--noconftest", "--version")
+    assert (code, "warm" in output) == (0, False)
+    parent.process.kill()
+    parent.process.wait()
 
 
 # ---- where it is not used

@@ -21,7 +21,8 @@ class Parent:
         (folder / "conftest.py").write_text("import os, host_device\nhost_device.install(host_device.read_target(os.environ))\n")
         with open(self.warm / "log", "wb") as log:
             self.process = subprocess.Popen([sys.executable, ROOT / "warm" / "server.py", self.warm], env=self.environ,
-                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+                                            cwd=self.warm, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                            start_new_session=True)
         (self.warm / "state").write_text(f"importing {self.process.pid}")
 
     def read_state(self):

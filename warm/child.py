@@ -6,12 +6,16 @@ It takes on all that client.py sends, in a session of its own. What a fresh proc
   - a child of the parent is not the client's child: the kernel KILLs it when the parent ends, and the parent KILLs it
     when the client does.
   - the random generators of numpy and of torch's CPU are seeded anew. Python's own does that by itself.
+  - locks of multiprocessing (flag_gems makes one for each kernel when it is imported, and compiles and tunes under it) lie in
+    memory that forks share: one that was KILLed would hold its locks for ever. Each fork gets such memory of its own.
+  - relative entries of PYTHONPATH mean the fork's working directory; in the parent they were resolved against its own.
 """
 import atexit
 import contextlib
 import ctypes
 import gc
 import io
+import mmap
 import os
 import resource
 import runpy
@@ -20,6 +24,7 @@ import sys
 import threading
 
 PR_SET_PDEATHSIG = 1
+MAP_FIXED = 0x10                # in no module of Python
 ENV_START, ENV_END = 47, 48     # fields of /proc/PID/stat (50, 51 in proc(5)) after "pid (name)"
 TAG = b"GEMSCREEN_TAG"
 
@@ -34,7 +39,8 @@ def become(request, files, parent):
         os.dup2(file, number)
         os.close(file)
     set_signals(request["ignored"])
-    os.chdir(request["cwd"])
+    take_shared_memory()
+    enter_directory(request["cwd"])
     os.umask(request["umask"])
     os.sched_setaffinity(0, request["cores"])
     if os.getpriority(os.PRIO_PROCESS, 0) != request["niceness"]:
@@ -44,7 +50,6 @@ def become(request, files, parent):
             resource.setrlimit(getattr(resource, name), limits)
     set_environment(request["environ"])
     sys.argv = sys.orig_argv = list(request["argv"])
-    sys.path[0] = request["cwd"]        # as `python -m` has it
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     if "torch" in sys.modules:
@@ -57,6 +62,29 @@ def set_signals(ignored):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in ignored:
         signal.signal(number, signal.SIG_IGN)
+
+
+def take_shared_memory():
+    """Copies, which only this process and its children share, of the shared memory that the parent's imports made."""
+    map_memory = ctypes.CDLL(None, use_errno=True).mmap
+    map_memory.restype = ctypes.c_void_p
+    map_memory.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long
+    with open("/proc/self/maps", "rb") as stream:
+        lines = [line.split(maxsplit=5) for line in stream if b" rw-s " in line and b"/dev/shm/" in line]
+    for place, *_ in lines:
+        start, end = (int(number, 16) for number in place.split(b"-"))
+        content = ctypes.string_at(start, end - start)
+        flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | MAP_FIXED
+        if map_memory(start, end - start, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0) != start:
+            raise OSError(ctypes.get_errno(), "shared memory cannot be copied")
+        ctypes.memmove(start, content, end - start)
+
+
+def enter_directory(cwd):
+    """Make `cwd` the working directory, in sys.path too: what lies below the parent's own was given relative to it."""
+    own = os.getcwd()
+    os.chdir(cwd)
+    sys.path[:] = [cwd + path[len(own):] if f"{path}/".startswith(f"{own}/") else path for path in sys.path]
 
 
 def set_environment(environ):
@@ -103,7 +131,8 @@ def leave(code):
     threading._shutdown()
     atexit._run_exitfuncs()
     for item in [sys.stdout, sys.stderr, *gc.get_objects()]:
-        if isinstance(item, (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+        # Its type, not isinstance(): that asks an object that stands for another one, which may do or raise anything.
+        if issubclass(type(item), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
             with contextlib.suppress(OSError, ValueError):
                 item.flush()        # a file that nobody closed
     os._exit(code & 0xFF)

@@ -6,11 +6,11 @@ WHAT     Sends the parent (warm/server.py) its arguments, working directory, env
          signals, and its stdin, stdout and stderr; passes on the signals that it gets, and ends as the fork ends: with
          the same exit status, or by the same signal. If it is KILLed, the parent KILLs the fork's session.
 PLAIN    WARM_PYTHON -m pytest ARGUMENT ... is run in this very process if the parent is not there, is not ready, or
-         declines. A parent that does not answer for ANSWER_LIMIT seconds is marked as broken, so that only one
-         operator waits for it. The fork begins only when this process says "go": nothing is ever run twice.
+         declines. A parent that does not answer, or does not tell of a fork's end, for ANSWER_LIMIT seconds is marked
+         as broken, so that only one operator waits for it. The fork begins only when this process says "go": nothing is
+         ever run twice.
 NEEDS    Linux, the standard library without site-packages: it starts in 20 ms.
 """
-import errno
 import marshal
 import os
 import resource
@@ -23,6 +23,7 @@ import time
 
 ANSWER_LIMIT = 8.0      # seconds from the request, or from the parent's first fork, to an answer
 IMPORT_LIMIT = 300.0    # seconds for the parent's imports; the plain process would need as many
+LOOK_EVERY = 1.0        # seconds between two looks whether the fork lives
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -30,14 +31,14 @@ def main(argv):
     """Run `argv` warm and end as it ends; else become the plain process."""
     python, folder = os.environ.pop("WARM_PYTHON"), os.environ.pop("WARM_FOLDER")
     try:
-        session, why = request_fork(folder, [python, *argv])
+        connection, word = request_fork(folder, [python, *argv])
     except OSError as error:
-        session, why = None, f"the warm parent is gone ({error})"
-    if session is None:
-        if why:
-            print(f"warm: plain process: {why}", file=sys.stderr, flush=True)
+        connection, word = None, f"the warm parent is gone ({error})"
+    if connection is None:
+        if word:
+            print(f"warm: plain process: {word}", file=sys.stderr, flush=True)
         os.execv(python, [python, *argv])
-    end_as(follow(session))
+    end_as(follow(connection, word, folder))
 
 
 # ---- the parent's state: a file that it replaces
@@ -95,24 +96,27 @@ def await_parent(folder):
 # ---- the request
 
 def request_fork(folder, argv):
-    """(connection to the parent, ""), the fork begun; or (None, why it was declined, "" if the driver says it)."""
+    """(connection to the parent, pid of the fork), the fork begun; or (None, why it was declined, "" if the driver says it)."""
     if not await_parent(folder):
         return None, ""
     connection = connect(folder)
     gate, fork_side = socket.socketpair()
     request = marshal.dumps(describe_self(argv))
-    socket.send_fds(connection, [struct.pack("=Q", len(request))], [0, 1, 2, fork_side.fileno()])
-    connection.sendall(request)
-    fork_side.close()
-    answer, _, _ = select.select([gate], [], [], ANSWER_LIMIT)
-    text = gate.recv(4096).decode(errors="replace") if answer else ""
-    if not answer:
+    try:
+        for each in (connection, gate):
+            each.settimeout(ANSWER_LIMIT)
+        socket.send_fds(connection, [struct.pack("=Q", len(request))], [0, 1, 2, fork_side.fileno()])
+        connection.sendall(request)
+        fork_side.close()
+        word, _, pid = gate.recv(4096).decode(errors="replace").partition(" ")
+    except TimeoutError:
         mark_broken(folder, f"a fork of the warm parent did not answer within {ANSWER_LIMIT:.0f} s")
         return None, ""
-    if text != "ready":
-        return None, text or "the fork ended before it began"
+    if word != "ready":
+        return None, f"{word} {pid}".strip() or "the fork ended before it began"
+    connection.settimeout(None)
     gate.sendall(b"go")
-    return connection, ""
+    return connection, pid
 
 
 def connect(folder):
@@ -138,18 +142,35 @@ def describe_self(argv):
 
 # ---- while it runs, and its end
 
-def follow(connection):
-    """The fork's wait status. Signals of this process go to the parent, which hands them on."""
+def follow(connection, fork, folder):
+    """The wait status of `fork`. Signals of this process go to the parent, which hands them on."""
     def pass_on(number, _frame):
-        connection.sendall(struct.pack("=i", number))
+        try:
+            connection.sendall(struct.pack("=i", number))
+        except OSError:
+            pass            # the parent is gone, and with it the fork: said below
     for number in PASSED_ON:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, pass_on)
-    data = connection.recv(4)
+    data = receive_status(connection, fork, folder)
     if len(data) == 4:
         return struct.unpack("=i", data)[0]
-    print("warm: the parent of this process ended, and so did the process", file=sys.stderr, flush=True)
+    print("warm: the parent of this process ended or hangs, and so the process ended", file=sys.stderr, flush=True)
     return int(signal.SIGKILL)
+
+
+def receive_status(connection, fork, folder):
+    """4 bytes; fewer if the parent is gone, or has not told of the end of `fork` in time."""
+    late = None
+    while not select.select([connection], [], [], LOOK_EVERY)[0]:
+        late = None if is_alive(fork) else late or time.monotonic() + ANSWER_LIMIT
+        if late and time.monotonic() > late:
+            mark_broken(folder, f"the warm parent did not tell within {ANSWER_LIMIT:.0f} s how a fork ended")
+            return b""
+    try:
+        return connection.recv(4)
+    except ConnectionResetError:
+        return b""
 
 
 def end_as(status):

@@ -66,10 +66,10 @@ class Pool:
         """End every parent, and with it what it forked; blocks until they are gone."""
         for key in list(self._parents):
             self._retire(key)
-        for folder, child in self._ending:
+        for folder, child, has_failed in self._ending:
             while not child.advance(time.monotonic()):
                 time.sleep(0.02)
-            if read_state(folder)[0] == "ready":
+            if not has_failed:
                 shutil.rmtree(folder, ignore_errors=True)
         if (self._run / ".warm").is_dir() and not any((self._run / ".warm").iterdir()):
             (self._run / ".warm").rmdir()
@@ -86,8 +86,9 @@ class Pool:
 
     def _retire(self, key):
         folder, child = self._parents.pop(key)
+        has_failed = child.advance(time.monotonic()) or read_state(folder)[0] == "broken"
+        self._ending.append((folder, child, has_failed))
         child.end(time.monotonic())
-        self._ending.append((folder, child))
 
     def _note(self, key, text):
         if key not in self._noted:

@@ -1,6 +1,6 @@
 """server.py - the warm parent: imports once what every `python -m pytest` imports, and forks one for each operator.
 
-USAGE    WARM_SERVE=FOLDER ./run_pytest.sh OP ...     (the driver does it; run_pytest.sh ends in this script)
+USAGE    WARM_SERVE=FOLDER ./run_pytest.sh OP ...     (the driver does it; run_pytest.sh ends in this script, in FOLDER)
 WHY      Imports are most of an operator's start: on 2 cores 6 of 7 s, on an H200 machine 12 s and more. A fork has
          them at once, and none of what an earlier operator did: the parent never runs a test.
 
@@ -11,7 +11,7 @@ FOLDER   socket    what client.py connects to
 PROTOCOL on the socket, one connection per operator:
            client -> parent   8 bytes: length; with them 4 descriptors: stdin, stdout, stderr, gate
                               the request (marshal): argv, cwd, environ, umask, limits, ...      client.py: describe_self
-           parent or fork -> client, at the gate      `ready`, or why not
+           parent or fork -> client, at the gate      `ready PID`, or why not
            client -> fork, at the gate                `go`; without it the fork ends, having done nothing
            client -> parent   4 bytes: a signal for the fork
            parent -> client   4 bytes: the fork's wait status
@@ -180,7 +180,7 @@ def enter(files, request, parent):
     gate = socket.socket(fileno=files[3])
     try:
         child.become(request, files[:3], parent)
-        gate.sendall(b"ready")
+        gate.sendall(b"ready %d" % os.getpid())
         if gate.recv(2) == b"go":
             gate.close()
             return
@@ -238,7 +238,8 @@ def try_fork():
 def start(folder, level, environ):
     """(listening socket, variables that imports set). Unsafe if this process must not be forked."""
     write_state(folder, f"importing {os.getpid()}")
-    sys.path[0] = str(folder)       # not this script's: nothing here is a module of its own for others
+    if not getattr(sys.flags, "safe_path", False):      # with PYTHONSAFEPATH neither this script nor `-m pytest` adds one
+        sys.path[0] = os.getcwd()       # not this script's; in a fork its working directory (child.py)
     try:
         changes = preload.import_all(level == "gems")
     except Exception as error:  # noqa: BLE001 - whatever it is: once more without flag_gems

@@ -97,6 +97,12 @@ def make(op_name, gems=lambda *inputs, **options: 0.005, cls=Shapes, dtypes=(tor
     return bench
 '''
 
+PASSES = """
+@pytest.mark.one
+def test_one():
+    make("one").run()
+"""
+
 
 def make_tree(path):
     """A tree in `path` (a Path); returns it."""
@@ -150,6 +156,10 @@ def run_plugin(tree, plugins, *args, timeout=60, **changes):
     flags = [flag for plugin in plugins for flag in ("-p", plugin)]
     command = [sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *flags, *args]
     return subprocess.run(command, env=env, cwd=tree, text=True, capture_output=True, timeout=timeout, check=False)
+
+
+def read_log(run_dir):
+    return (run_dir / "run.log").read_text()
 
 
 def wait_for(condition, seconds=20):

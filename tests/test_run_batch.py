@@ -1,45 +1,16 @@
-"""run_batch.py through the command line, with a stub in place of run_pytest.sh (screen_stub.py)."""
+"""run_batch.py through the command line, with a stub in place of run_pytest.sh (screen_stub.py): a screen from end to end.
 
-import hashlib
+What is run again in it, its devices and what is refused are in test_run_batch_again.py, _devices.py and _refusals.py.
+"""
+
 import json
 import os
 import subprocess
 import sys
-import time
 
 import pytest
 
 from screen_stub import ROOT
-
-
-BLAS_BASE = """
-class Benchmark:
-    def set_shapes(self):
-        self.shapes = self.DEFAULT_SHAPES
-
-
-class BlasBenchmark(Benchmark):
-    def get_input_iter(self, dtype):
-        for b, m, n, k in self.shapes:
-            yield b, m, n, k
-"""
-BLAS_TEST = """
-from . import base
-
-
-@pytest.mark.mm
-def test_mm():
-    base.BlasBenchmark(op_name="mm").run()
-
-
-@pytest.mark.abs
-def test_abs():
-    base.Benchmark(op_name="abs").run()
-"""
-
-
-def names(rows):
-    return [row["op"] for row in rows]
 
 
 # ---- a screen from end to end
@@ -62,7 +33,7 @@ def test_a_screen(stub):
     assert facts["repos"]["main"]["tree"] == str(stub.tree)
     head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     assert facts["harness"] == head and isinstance(facts["driver"], str)
-    assert names(stub.read_csv("summary.csv")) == ["abs", "add", "mm"]
+    assert [row["op"] for row in stub.read_csv("summary.csv")] == ["abs", "add", "mm"]
 
 
 def test_the_stub_sees_what_run_pytest_is_promised(stub):
@@ -105,6 +76,24 @@ def test_driver_log_is_kept_only_where_it_says_more(stub):
     assert stub.run("--ops", "abs,add") == 0
     assert "only on the terminal" in (stub.latest / "main/abs/attempts/1/driver.log").read_text()
     assert not (stub.latest / "main/add/attempts/1/driver.log").exists()
+
+
+def test_planned_is_reported(stub):
+    stub.write_ops(["abs", "add", "gone", "hangs"])
+    (stub.tree / "benchmark/test_gone.py").unlink()
+    stub.dismiss("hangs", "kills the driver")
+    stub.behave("add", "test_line failed 'E: x'; finish 1")
+    assert stub.run() == 1
+    assert {row["op"]: row["status"] for row in stub.read_csv("summary.csv")} == {
+        "abs": "ok", "add": "failed", "gone": "not_found", "hangs": "dismissed"}
+    assert {row["op"]: row["reason"] for row in stub.read_csv("plan.csv")}["hangs"] == "kills the driver"
+
+
+def test_match_and_repo_names_choose(stub):
+    assert stub.run("--match", "^a", "--dry-run") == 0
+    assert "2 of 2 to run" in stub.output()
+    assert stub.run("--ops", "main/add,mm", "--dry-run") == 0
+    assert "2 of 2 to run" in stub.output() and "main/abs" not in stub.output()
 
 
 # ---- retries
@@ -188,303 +177,9 @@ def test_dtypes_fall_back_to_the_ops_own(stub):
     assert (stub.marker("abs")["fallback"], stub.log_facts("abs", 2)["dtypes"]) == ("own", "")
 
 
-# ---- resume
-
-def test_a_complete_screen_is_not_run_again(stub):
-    assert stub.run() == 0
-    assert stub.run() == 0
-    assert "resumed: 3 of 3 operators are complete" in stub.output()
-    assert [stub.attempts(op) for op in ("abs", "add", "mm")] == [["1"]] * 3
-    assert len(list(stub.runs.glob("screen-*"))) == 1
-
-
-def test_every_knob_of_run_pytest_is_an_input(stub):
-    assert stub.run("--ops", "abs", "--run", "mine") == 0
-    for name in ("WARMUP_MS", "USE_FLAGTUNE", "PLUGINS", "SITE_PLUGINS", "DTYPES"):
-        assert stub.run("--ops", "abs", "--run", "mine", "--dry-run", **{name: "bool" if name == "DTYPES" else "1"}) == 0
-        assert "1 of 1 to run" in stub.output()
-    for name in ("KILL_AFTER_S", "DEVICE", "ATTEMPT", "TIMEOUT", "RETRIES"):
-        assert stub.run("--ops", "abs", "--run", "mine", "--dry-run", **{name: "1"}) == 0
-        assert "0 of 1 to run" in stub.output()
-
-
-@pytest.mark.parametrize("what", ["node", "shared", "tree", "stub", "knob", "marker"])
-def test_a_stale_marker_is_run_again_and_said(stub, what):
-    run = ["--run", str(stub.runs / "mine")]
-    assert stub.run(*run) == 0
-    variables = {}
-    if what == "node":
-        (stub.tree / "benchmark/test_abs.py").write_text("# changed\n")
-    elif what == "shared":
-        (stub.tree / "benchmark/core_shapes.yaml").write_text("BlasBenchmark:\nBenchmark:\n")
-    elif what == "tree":
-        (stub.tree / "src").mkdir()
-        (stub.tree / "src/kernel.py").write_text("")
-    elif what == "stub":
-        with open(stub.stub, "a") as stream:
-            stream.write("true\n")
-    elif what == "knob":
-        variables["LEVEL"] = "core"
-    elif what == "marker":
-        path = stub.latest / "main/abs/.complete"
-        path.write_text(path.read_text()[:40])
-    assert stub.run(*run, **variables) == 0
-    again = {"node": "files", "shared": "shared", "tree": "tree", "stub": "runner", "knob": "knobs"}.get(what)
-    one_op = what in ("node", "marker")
-    assert [stub.attempts(op) for op in ("abs", "add")] == [["1", "2"], ["1"] if one_op else ["1", "2"]]
-    if again:
-        assert f"again (changed: {again})" in stub.output()
-    if what == "knob":
-        assert "changed since this screen was started last: LEVEL (unset -> core)" in stub.output()
-
-
-def test_a_file_that_a_benchmark_imports_is_its_input_and_a_comment_of_the_runner_is_none(stub):
-    run = ["--run", str(stub.runs / "mine")]
-    (stub.tree / "benchmark/test_abs.py").write_text("import os\nfrom .test_base_of import (Base, Other)\n")
-    (stub.tree / "benchmark/test_base_of.py").write_text("from benchmark.test_root import Root\n")
-    (stub.tree / "benchmark/test_root.py").write_text("from .test_abs import again\n")
-    assert stub.run(*run) == 0
-    stub.stub.write_text(stub.stub.read_text() + "\n    # a comment\n")
-    assert stub.run(*run) == 0 and "again (" not in stub.output()
-    (stub.tree / "benchmark/test_root.py").write_text("# changed\n")
-    assert stub.run(*run) == 0 and "1 complete operator again (changed: files)" in stub.output()
-    assert [stub.attempts(op) for op in ("abs", "add")] == [["1", "2"], ["1"]]
-
-
-def test_without_run_another_selection_is_another_screen(stub):
-    assert stub.run() == 0
-    first = stub.latest
-    assert stub.run("--ops", "abs") == 0
-    assert stub.latest != first
-    assert f"{first.name} has another selection (OPS); RUN=runs/{first.name} goes on there" in stub.output()
-    second = stub.latest
-    assert stub.run("--ops", "abs", "--fresh") == 0
-    assert stub.latest not in (first, second) and "(new: FRESH=1)" in stub.output()
-
-
-def test_without_run_an_old_screen_is_not_continued(stub):
-    assert stub.run() == 0
-    facts_path = stub.latest / "screen.json"
-    facts = json.loads(facts_path.read_text())
-    facts["created"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - 24 * 3600 + 60))   # cron came early
-    facts_path.write_text(json.dumps(facts))
-    first = stub.latest
-    assert stub.run() == 0
-    assert stub.latest != first and f"{first.name} complete and started 24 hours ago" in stub.output()
-
-
-def test_fewer_ops_in_the_same_screen_lose_no_row(stub):
-    run = ["--run", str(stub.runs / "mine")]
-    assert stub.run(*run) == 0
-    assert stub.run(*run, "--ops", "abs") == 0
-    assert names(stub.read_csv("plan.csv")) == names(stub.read_csv("summary.csv")) == ["abs", "add", "mm"]
-    stub.write_ops(["abs", "add"])
-    assert stub.run(*run) == 1      # the exit status agrees with the summary that is shown
-    assert [(row["op"], row["status"], row["reason"]) for row in stub.read_csv("plan.csv")][2] == (
-        "mm", "not_found", "no longer in the inventory")
-
-
-def count_attempts(stub):
-    return [len(stub.attempts(op)) for op in ("abs", "add", "mm")]
-
-
-def test_another_compiler_switch_is_another_measurement(stub):
-    assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="0") == 0
-    assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="0") == 0 and count_attempts(stub) == [1, 1, 1]
-    assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="1") == 0 and count_attempts(stub) == [2, 2, 2]
-    assert "changed: switches" in stub.output()
-
-
-def test_a_rebuilt_compiler_of_the_same_version_is_another_one(stub):
-    package = stub.folder / "site/triton"
-    package.mkdir(parents=True)
-    (package / "__init__.py").touch()
-    (package / "libtriton.so").write_bytes(b"one")
-    site = {"PYTHONPATH": str(stub.folder / "site")}
-    assert stub.run(**site) == 0
-    assert stub.run(**site) == 0 and count_attempts(stub) == [1, 1, 1]
-    (package / "libtriton.so").write_bytes(b"other")
-    assert stub.run(**site) == 0 and count_attempts(stub) == [2, 2, 2]
-
-
-@pytest.mark.parametrize("marker", [{"status": "bogus"}, {"attempt": "one"}, {"attempt": None}])
-def test_a_damaged_marker_is_no_outcome(stub, marker):
-    assert stub.run() == 0
-    path = stub.latest / "main/abs/.complete"
-    path.write_text(json.dumps(json.loads(path.read_text()) | marker))
-    assert stub.run() == 0
-    assert "its marker is damaged" in stub.output() and stub.marker("abs")["attempt"] == 2
-
-
-def test_a_marker_without_its_log_is_no_outcome(stub):
-    assert stub.run() == 0
-    (stub.latest / "main/abs/attempts/1/run.log").unlink()
-    assert stub.run() == 0
-    assert "the run.log of its attempt is gone" in stub.output() and stub.marker("abs")["attempt"] == 2
-
-
 def test_a_dtype_named_twice_is_measured_once(stub):
     assert stub.run("--ops", "abs", "--dtypes", "float16, float16") == 0
     assert json.loads((stub.latest / "screen.json").read_text())["knobs"]["DTYPES"] == "float16"
-
-
-@pytest.mark.parametrize("knob", ["TIMEOUT", "GRACE_S"])
-def test_a_limit_that_is_no_number_is_refused(stub, knob):
-    assert stub.run(**{knob: "nan"}) == 2
-    assert f"{knob}: nan: is no number of seconds" in stub.output()
-
-
-def test_planned_is_reported(stub):
-    stub.write_ops(["abs", "add", "gone", "hangs"])
-    (stub.tree / "benchmark/test_gone.py").unlink()
-    stub.dismiss("hangs", "kills the driver")
-    stub.behave("add", "test_line failed 'E: x'; finish 1")
-    assert stub.run() == 1
-    assert {row["op"]: row["status"] for row in stub.read_csv("summary.csv")} == {
-        "abs": "ok", "add": "failed", "gone": "not_found", "hangs": "dismissed"}
-    assert {row["op"]: row["reason"] for row in stub.read_csv("plan.csv")}["hangs"] == "kills the driver"
-
-
-# ---- devices and sharding
-
-FAKE_TORCH = """
-import os, types
-count = len([n for n in os.environ.get("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6,7").split(",") if n.isdigit() and int(n) < 8])
-def mem_get_info():
-    path = os.path.join(os.environ["BEHAVE"], "memory-" + os.environ["CUDA_VISIBLE_DEVICES"])
-    with open(path + ".asked", "a") as stream:
-        stream.write("x")
-    return (100, 100) if not os.path.exists(path) or os.path.getsize(path + ".asked") > int(open(path).read()) else (10, 100)
-cuda = types.SimpleNamespace(is_available=lambda: count > 0, device_count=lambda: count, mem_get_info=mem_get_info,
-                             get_device_name=lambda n: "NVIDIA H200")
-"""
-
-
-@pytest.fixture
-def cards(stub):
-    """Variables of a machine with 8 NVIDIA cards, a stand-in for torch. The file behave/memory-N says how many looks card
-    N takes until its memory is free."""
-    (stub.folder / "torch.py").write_text(FAKE_TORCH)
-    return {"PYTHONPATH": stub.folder, "DEVICES": None}
-
-
-def test_children_get_the_callers_devices_one_each(stub, cards):
-    for op in ("abs", "add", "mm"):
-        stub.behave(op, 'echo "$CUDA_VISIBLE_DEVICES $CUDA_DEVICE_ORDER ${HOST_TARGET-unset}" > "$RUN_DIR/seen"')
-    assert stub.run(CUDA_VISIBLE_DEVICES="4,6", **cards) == 0
-    seen = {(stub.latest / f"main/{op}/attempts/1/seen").read_text() for op in ("abs", "add", "mm")}
-    assert seen == {"4 PCI_BUS_ID unset\n", "6 PCI_BUS_ID unset\n"}
-    assert {row["device"] for row in stub.read_csv("plan.csv")} == {"4", "6"}
-
-
-def test_an_op_meets_the_same_device_every_night(stub, cards):
-    ops = [f"op{number}" for number in range(12)]
-    stub.write_ops(ops)
-    expected = {op: str(int(hashlib.sha256(f"main/{op}".encode()).hexdigest(), 16) % 3) for op in ops}
-    assert (expected["op0"], expected["op1"], expected["op2"]) == ("1", "2", "0")       # on every machine
-    for _ in range(2):
-        assert stub.run("--fresh", "--devices", "0,1,2", **cards) == 0
-        assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == expected
-        assert {op: stub.log_facts(op, 1)["device"] for op in ops} == expected
-
-
-def test_balanced_sharding_packs_the_longest_first_and_is_stored(stub, cards):
-    stub.write_ops(["a", "b", "c", "d", "e"])
-    assert stub.run("--devices", "0,1", **cards) == 0
-    for op, seconds in {"a": 10, "b": 60, "c": 20, "d": 30, "e": 5}.items():
-        path = stub.latest / f"main/{op}/.complete"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
-    balanced = ["--devices", "0,1", "--shard", "balanced", "--run", str(stub.runs / "mine")]
-    assert stub.run(*balanced, **cards) == 0
-    packed = {row["op"]: row["device"] for row in stub.read_csv("plan.csv")}
-    assert packed == {"b": "0", "d": "1", "c": "1", "a": "1", "e": "0"}
-    for path in stub.runs.glob("screen-*/main/*/.complete"):
-        path.unlink()                       # what it was packed by is no more
-    assert stub.run(*balanced, **cards) == 0
-    assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == packed
-
-
-def test_balanced_gives_an_op_the_device_of_the_night_before(stub, cards):
-    stub.write_ops(["a", "b", "c", "d"])
-    balanced = ["--devices", "0,1", "--shard", "balanced", "--fresh"]
-    assert stub.run(*balanced, **cards) == 0
-    first = {"a": "0", "b": "1", "c": "0", "d": "1"}
-    assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == first
-    for op, seconds in {"a": 10, "b": 12, "c": 14, "d": 11}.items():     # packed anew b and c would part from a and d
-        path = stub.latest / f"main/{op}/.complete"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds}))
-    stub.write_ops(["a", "b", "c", "d", "new"])
-    assert stub.run(*balanced, **cards) == 0
-    assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == first | {"new": "1"}
-    assert [row["device"] for row in stub.read_csv("summary.csv")] == ["0", "1", "0", "1", "1"]
-
-
-def test_a_queue_gives_an_idle_card_what_waits_at_another(stub, cards):
-    ops = ["first", "second", "third", "fourth"]
-    stub.write_ops(ops)
-    stub.behave("first", 'while [ $(ls -d "$RUN_DIR"/../../../*/.complete | wc -l) -lt 3 ]; do sleep 0.05; done')
-    assert stub.run("--devices", "0,1", "--shard", "queue", "--timeout", "30", **cards) == 0
-    where = {row["op"]: row["device"] for row in stub.read_csv("plan.csv")}
-    assert where == {"first": "0", "second": "1", "third": "1", "fourth": "1"}
-    assert {op: stub.log_facts(op, 1)["device"] for op in ops} == where
-
-
-def test_an_idle_host_slot_takes_over(stub):
-    ops = [f"op{number}" for number in range(8)]
-    stub.write_ops(ops)
-    hashed = {op: int(hashlib.sha256(f"main/{op}".encode()).hexdigest(), 16) % 2 for op in ops}
-    first = next(op for op in ops if hashed[op] == 0)
-    others = [op for op in ops if op != first]
-    stub.behave(first, f'while [ $(ls -d "$RUN_DIR"/../../../*/.complete | wc -l) -lt {len(others)} ]; do sleep 0.05; done')
-    assert sum(hashed[op] == 0 for op in others) > 0
-    assert stub.run("--devices", "host:0,host:1", "--timeout", "30") == 0
-    planned = {row["op"]: row["device"] for row in stub.read_csv("plan.csv")}
-    assert planned == {first: "host:0", **dict.fromkeys(others, "host:1")}
-    assert {op: stub.log_facts(op, 1)["device"] for op in ops} == planned
-
-
-def test_a_device_that_does_not_exist(stub, cards):
-    assert stub.run("--devices", "3,9", **cards) == 3
-    assert "DEVICES: 9: does not exist" in stub.output()
-    assert not stub.runs.exists()
-
-
-def test_after_a_kill_the_device_settles_before_the_next_op(stub, cards):
-    stub.write_ops(["a_hangs", "b_next"])
-    stub.behave("a_hangs", "sleep 600")
-    stub.behave("b_next", 'cp "$BEHAVE/memory-5.asked" "$RUN_DIR/looks"')
-    (stub.behaviour / "memory-5").write_text("2")                           # dirty twice, then clean
-    assert stub.run("--devices", "5", "--timeout", "2", **cards) == 1
-    assert stub.statuses() == {"a_hangs": "timeout", "b_next": "ok"}
-    assert (stub.latest / "main/b_next/attempts/1/looks").read_text() == "xxx"
-
-
-def test_a_device_that_is_never_freed_gets_no_more_ops(stub, cards):
-    ops = [f"op{number}" for number in range(6)]
-    stub.write_ops(ops)
-    on_card = {op: "45"[int(hashlib.sha256(f"main/{op}".encode()).hexdigest(), 16) % 2] for op in ops}
-    first = next(op for op in ops if on_card[op] == "4")
-    stub.behave(first, "sleep 600")
-    (stub.behaviour / "memory-4").write_text("1000000")
-    assert stub.run("--devices", "4,5", "--timeout", "2", SETTLE_S=0.5, **cards) == 1
-    assert "device 4: its memory is not freed; it gets no more operators" in stub.output()
-    assert stub.statuses() == {**dict.fromkeys(ops, "ok"), first: "timeout"}
-    moved = [op for op in ops if on_card[op] == "4" and op != first]
-    assert moved and {stub.marker(op)["device"] for op in moved} == {"5"}
-    assert {row["op"]: row["device"] for row in stub.read_csv("plan.csv")} == {**dict.fromkeys(ops, "5"), first: "4"}
-
-
-def test_a_device_on_which_pytest_does_not_start_is_left_out_and_nothing_runs_where_none_is_left(stub, cards):
-    broken = "[ $DEVICE = {} ] && {{ rm $RUN_DIR/session.jsonl; say 'device guard: error: torch sees no accelerator'; finish 3; }}"
-    for op in ("abs", "add", "mm"):
-        stub.behave(op, broken.format(4))
-    assert stub.run("--devices", "4,5", **cards) == 0
-    assert "pytest did not start: torch sees no accelerator; no operator can be run like this" in stub.output()
-    assert {stub.marker(op)["device"] for op in ("abs", "add", "mm")} == {"5"}
-    for op in ("abs", "add", "mm"):
-        stub.behave(op, broken.format("$DEVICE"))
-    assert stub.run("--devices", "4,5", FRESH=1, **cards) == 3
-    assert "no device is left" in stub.output() and stub.statuses() == {}
 
 
 # ---- replay, dry run, progress
@@ -566,60 +261,3 @@ def test_help_needs_no_torch(stub):
     (stub.folder / "torch.py").write_text("raise ImportError('torch')")
     assert stub.run("--help", PYTHONPATH=stub.folder) == 0
     assert "--replay-root" in stub.output() and "12 hours" in stub.output()
-
-
-# ---- bad input: a clear error, and nothing happens
-
-@pytest.mark.parametrize("arguments, variables, message", [
-    (["--ops", "abs,ad"], {}, "OPS: ad: in no inventory of main; did you mean add"),
-    (["--ops", "zzzzzz"], {}, "OPS: zzzzzz: in no inventory of main"),
-    (["--match", "("], {}, "MATCH: (: is no regular expression"),
-    (["--match", "^zz"], {}, "MATCH: ^zz: matches none of 3 operators"),
-    (["--dtypes", "float16,half"], {}, "DTYPES: half: unknown; valid are float16, float32, bfloat16, int16, int32, bool, complex64"),
-    (["--level", "medium"], {}, "LEVEL: medium: unknown; valid are core, comprehensive"),
-    ([], {"MODE": "graph"}, "MODE: graph: unknown; valid are kernel, operator, wrapper, cudagraph"),
-    (["--shard", "random"], {}, "SHARD: random: unknown; valid are hash, balanced, queue"),
-    (["--timeout", "soon"], {}, "TIMEOUT: soon: is no number of seconds"),
-    (["--timeout", "0"], {}, "TIMEOUT: 0: is no number of seconds"),
-    (["--retries", "-1"], {}, "RETRIES: -1: is no whole number"),
-    (["--shapes", "/no/such.yaml"], {}, "SHAPES: /no/such.yaml: no such file"),
-    (["--devices", "host:0,host:0"], {}, "DEVICES: host:0: named twice"),
-    ([], {"REPLAY_FROM": "/no/record"}, "REPLAY_FROM: /no/record: is not there"),
-    ([], {"FLAGGEMS_DIR": "/tmp"}, "FLAGGEMS_DIR: /tmp: is no checkout"),
-    ([], {"OPS_DIR": "/tmp"}, "/tmp/inventory_main.csv: missing"),
-    ([], {"RUN_PYTEST": "/no/stub"}, "RUN_PYTEST: /no/stub: is no executable file"),
-    (["--run", "tree"], {}, "is not empty and no screen"),
-    (["--frobnicate"], {}, "unrecognized arguments: --frobnicate"),
-])
-def test_bad_input(stub, arguments, variables, message):
-    assert stub.run(*arguments, **variables) == 2
-    assert message in stub.output()
-    assert "Traceback" not in stub.output()
-    assert not stub.runs.exists()
-
-
-def test_an_inventory_with_a_missing_column(stub):
-    path = stub.ops_dir / "inventory_main.csv"
-    path.write_text(path.read_text().replace(",bench_node,", ",node,"))
-    assert stub.run() == 2
-    assert "inventory_main.csv" in stub.output() and "bench_node" in stub.output()
-
-
-def test_a_shape_file_without_class_keys_is_refused_before_anything_runs(stub):
-    (stub.tree / "benchmark/base.py").write_text(BLAS_BASE)
-    (stub.tree / "benchmark/test_abs.py").write_text(BLAS_TEST)
-    shapes = stub.folder / "my.yaml"
-    shapes.write_text("abs:\n  shapes:\n  - [64, 64]\n")
-    assert stub.run("--shapes", str(shapes), "--ops", "abs") == 2
-    assert "my.yaml: lacks the class keys Benchmark, BlasBenchmark" in stub.output()
-    assert not list(stub.runs.glob("screen-*"))
-    shapes.write_text("BlasBenchmark:\n  shapes:\n  - [1, 2, 3, 4]\nBenchmark:\n  shapes:\n  - [64, 64]\n")
-    assert stub.run("--shapes", str(shapes), "--ops", "abs") == 0
-    assert "warning" not in stub.output()
-
-
-def test_match_and_repo_names_choose(stub):
-    assert stub.run("--match", "^a", "--dry-run") == 0
-    assert "2 of 2 to run" in stub.output()
-    assert stub.run("--ops", "main/add,mm", "--dry-run") == 0
-    assert "2 of 2 to run" in stub.output() and "main/abs" not in stub.output()

@@ -9,24 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from common.inputs import DTYPES
 from common.runlog import parse_runlog
-from stub_tree import ROOT, add_benchmark, make_env, make_tree, run_script, script_command, wait_for
-
-PASSES = """
-@pytest.mark.one
-def test_one():
-    make("one").run()
-"""
+from stub_tree import PASSES, ROOT, add_benchmark, make_env, make_tree, read_log, run_script, script_command
 
 
 @pytest.fixture
 def tree(tmp_path):
     return make_tree(tmp_path / "tree")
-
-
-def read_log(run_dir):
-    return (run_dir / "run.log").read_text()
 
 
 # What a run leaves behind ---------------------------------------------------------------------------------------
@@ -147,173 +136,6 @@ def test_working_directory_is_the_run_directory(tree):
     assert not list(tree.glob("*.json"))
 
 
-# The log --------------------------------------------------------------------------------------------------------
-
-CODES = r"""
-def test_one():
-    print("\033[31mred\033[0m \033[1;38;5;9mbold\033[m end")
-    print("\033]8;;http://example.com\033\\link\033]8;;\033\\ \033]0;title\007after")
-    print("\033[2K\033[1A\033[?25lcursor\033(B\033=")
-    print(" 10%|#   |\r 50%|##  |\r100%|####|\r")
-    print("bell\a null\0 back\b tab\tkept umlaut \u00fc \u4e2d")
-    print("windows\r\nline")
-"""
-CLEAN = ["red bold end", "link after", "cursor", "100%|####|", "bell null back tab\tkept umlaut ü 中", "windows", "line"]
-
-
-def test_log_is_free_of_codes_while_a_coloured_terminal_keeps_them(tree):
-    node = add_benchmark(tree, "one", CODES)
-    plain = run_script(tree, "one", node)
-    coloured = run_script(tree, "one", node, FORCE_COLOR=1)
-    assert "\033" not in plain.stdout and "\033[31mred" in coloured.stdout
-    for log in (read_log(tree / "run"), read_log(tree / "run-2")):
-        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f]", log)
-        lines = log.splitlines()
-        start = next(i for i, line in enumerate(lines) if line.endswith("red bold end"))
-        lines[start] = "red bold end"  # pytest's progress stands before it
-        assert lines[start : start + len(CLEAN)] == CLEAN
-
-
-def test_log_is_complete_when_the_reader_goes_away(tree):
-    node = add_benchmark(tree, "one", "def test_one():\n    for n in range(3000): print('line', n)")
-    for colour in (None, "1"):
-        env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / f"run{colour}", FORCE_COLOR=colour)
-        command = ["bash", "-c", '"$@" | head -1; exit "${PIPESTATUS[0]}"', "-", *script_command("one", node)]
-        ended = subprocess.run(command, env=env, cwd=tree, text=True, capture_output=True, timeout=60)
-        assert ended.returncode == 0, ended.stderr
-        assert ended.stdout == f"run directory: {tree}/run{colour}\n"
-        log = read_log(tree / f"run{colour}")
-        assert "\nline 2999\n" in log and parse_runlog(log).footer["pytest_exit"] == "0"
-
-
-def test_rows_reach_the_log_while_the_run_goes_on(tree):
-    node = add_benchmark(tree, "one", """
-        def test_one():
-            print("first table")
-            import time; time.sleep(60)
-        """)
-    env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "run")
-    with subprocess.Popen(script_command("one", node), env=env, cwd=tree, stdout=subprocess.DEVNULL) as script:
-        wait_for(lambda: (tree / "run/run.log").is_file() and "first table\n" in read_log(tree / "run"))
-        script.terminate()
-    assert script.returncode == 143
-
-
-def test_log_that_cannot_be_written_is_an_error_of_the_environment(tree):
-    node = add_benchmark(tree, "one", "def test_one():\n    for n in range(9000): print('line', n)")
-    env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "run")
-    # A limit of 16 blocks of 512 bytes on any file stands for a full disk.
-    command = ["bash", "-c", 'ulimit -S -f 16; trap "" XFSZ; exec "$@"', "-", *script_command("one", node)]
-    ended = subprocess.run(command, env=env, cwd=tree, text=True, capture_output=True, timeout=60)
-    assert ended.returncode == 3
-    assert f"{tree}/run/run.log" in ended.stderr and "free some space" in ended.stderr
-    assert not (tree / "run/exit.json").exists()
-
-
-def test_log_with_a_hole_in_it_is_an_error_too(tree, tmp_path):
-    """The log could be written at both ends, but not in between."""
-    python = tmp_path / "python"
-    python.write_text(f'#!/bin/bash\n[[ "$*" != *log_pipe.py* ]] || {{ cat > /dev/null; exit 1; }}\nexec {sys.executable} "$@"\n')
-    python.chmod(0o755)
-    node = add_benchmark(tree, "one", PASSES)
-    ended = run_script(tree, "one", node, PYTHON=python)
-    assert ended.returncode == 3 and "was not written to its end" in ended.stderr
-    assert not (tree / "run/exit.json").exists()
-
-
-def test_terminal_has_colour_and_the_log_none(tree):
-    node = add_benchmark(tree, "one", PASSES)
-    env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "run", TERM="xterm")
-    master, slave = os.openpty()
-    with subprocess.Popen(script_command("one", node), env=env, cwd=tree, stdout=slave, start_new_session=True) as script:
-        os.close(slave)
-        screen = b""
-        while chunk := read_terminal(master):
-            screen += chunk
-    assert script.returncode == 0
-    assert b"\033[32mSUCCESS\033[0m  " in screen and screen.startswith(b"run directory: ")
-    assert "\nSUCCESS   " in read_log(tree / "run") and "\033" not in read_log(tree / "run")
-
-
-def read_terminal(master):
-    try:
-        return os.read(master, 65536)
-    except OSError:  # how Linux says that the other end is closed
-        return b""
-
-
-# What is refused ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "changes, status, words",
-    [
-        ({"LEVEL": "cor"}, 2, ["LEVEL: cor: ", "core comprehensive"]),
-        ({"MODE": "graph"}, 2, ["MODE: graph: ", "cudagraph"]),
-        ({"TIMER": "cudagraph"}, 2, ["TIMER: cudagraph: ", "do_bench"]),
-        ({"CACHE": "warm"}, 2, ["CACHE: warm: ", "cold"]),
-        ({"TIMER": "graf", "PLUGINS": "_cudagraph_plugin"}, 2, ["TIMER: graf: ", "graph do_bench event"]),
-        ({"TIMER": "do_bench", "CACHE": "warm", "PLUGINS": "_cudagraph_plugin"}, 2, ["CACHE: warm: ", "cold"]),
-        ({"TIMER": "graph", "HOST_TARGET": "cuda:90"}, 2, ["TIMER: graph: ", "host"]),
-        ({"TIMER": "graph", "MODE": "wrapper", "PLUGINS": "_cudagraph_plugin"}, 2, ["TIMER: graph: ", "wall"]),
-        ({"USE_FLAGTUNE": "yes"}, 2, ["USE_FLAGTUNE: yes: ", "0 1"]),
-        ({"HOST_TARGET": "cuda90"}, 2, ["HOST_TARGET: cuda90: ", "cuda:80 cuda:90"]),
-        ({"HOST_MODE": "run"}, 2, ["HOST_MODE: run: ", "execute compile"]),
-        ({"ITER_MS": "1.5"}, 2, ["ITER_MS: 1.5: "]),
-        ({"SEED": "-1"}, 2, ["SEED: -1: is no whole number; give one, as SEED=0, or SEED=none"]),
-        ({"DTYPES": "float16,flaot32"}, 2, ["DTYPES: flaot32: "]),
-        ({"DTYPES": "float64"}, 2, ["DTYPES: float64: ", *DTYPES]),
-        ({"SHAPES": "/no/such.yaml"}, 2, ["SHAPES: /no/such.yaml: no such file"]),
-        ({"REPLAY_STRICT": "1"}, 2, ["PLUGINS: lacks _autotune_record_plugin, without which nothing is replayed"]),  # stub_tree's PLUGINS
-        ({"PLUGINS": "_pretty_report_plugn"}, 2, ["PLUGINS: _pretty_report_plugn: ", "_pretty_report_plugin.py"]),
-        ({"FLAGGEMS_DIR": "/"}, 2, ["FLAGGEMS_DIR: /: is no checkout"]),
-        ({"REPO": "extra"}, 2, ["REPO: extra: ", "main vllm samples"]),
-        ({"REPO": "vllm", "FLAGGEMS_VLLM_DIR": "/tmp"}, 2, ["FLAGGEMS_VLLM_DIR: /tmp: is no checkout"]),
-        ({"PYTHON": "/no/python"}, 3, ["PYTHON: /no/python: not found"]),
-        ({"RUN_DIR": "/proc/run"}, 3, ["RUN_DIR: /proc/run: cannot be made"]),
-    ],
-)
-def test_bad_knob_is_refused_before_anything_is_made(tree, changes, status, words):
-    node = add_benchmark(tree, "one", PASSES)
-    ended = run_script(tree, "one", node, **changes)
-    assert ended.returncode == status, ended.stdout + ended.stderr
-    errors = [line for line in ended.stderr.splitlines() if ": error: " in line]
-    assert len(errors) == 1 and all(word in errors[0] for word in words), ended.stderr
-    assert ended.stdout == "" and not (tree / "run").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ([], ["OP: missing", "usage"]),
-        (["a/b"], ["OP: a/b: "]),
-        (["one", "benchmark/test_none.py::test_none"], ["NODE: benchmark/test_none.py::test_none: no file"]),
-    ],
-)
-def test_bad_arguments_are_refused(tree, arguments, words):
-    env = make_env(tree, FLAGGEMS_DIR=tree, DEVICE="0", RUN_DIR=tree / "run")
-    command = [str(ROOT / "run_pytest.sh"), *arguments]
-    ended = subprocess.run(command, env=env, cwd=tree, text=True, capture_output=True, timeout=60)
-    assert ended.returncode == 2 and all(word in ended.stderr for word in words), ended.stderr
-    assert not (tree / "run").exists()
-
-
-def test_python_without_pytest_is_refused(tree, tmp_path):
-    (tmp_path / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n')
-    (tmp_path / "python").chmod(0o755)
-    node = add_benchmark(tree, "one", PASSES)
-    ended = run_script(tree, "one", node, PYTHON=tmp_path / "python")
-    assert ended.returncode == 3 and "has no pytest" in ended.stderr
-    assert not (tree / "run").exists()
-
-
-def test_help_is_the_header():
-    ended = subprocess.run([str(ROOT / "run_pytest.sh"), "--help"], text=True, capture_output=True, timeout=20)
-    assert ended.returncode == 0
-    assert ended.stdout.startswith("run_pytest.sh - run one operator's benchmark")
-    assert "USAGE" in ended.stdout and "set -euo" not in ended.stdout
-
-
 # What reaches pytest --------------------------------------------------------------------------------------------
 
 
@@ -355,6 +177,16 @@ def test_tuner_is_plain_unless_asked(tree):
     assert "flagtune 0" in read_log(tree / "run") and "flagtune 1" in read_log(tree / "run-2")
 
 
+# The script itself --------------------------------------------------------------------------------------------------
+
+
+def test_help_is_the_header():
+    ended = subprocess.run([str(ROOT / "run_pytest.sh"), "--help"], text=True, capture_output=True, timeout=20)
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("run_pytest.sh - run one operator's benchmark")
+    assert "USAGE" in ended.stdout and "set -euo" not in ended.stdout
+
+
 def test_script_passes_shellcheck():
     try:
         ended = subprocess.run(["shellcheck", "-x", "run_pytest.sh"], cwd=ROOT, text=True, capture_output=True, timeout=60)
@@ -367,14 +199,6 @@ def test_help_names_every_file(tree):
     text = run_script(tree, "--help").stdout
     for name in ("run.log", "exit.json", "tests.jsonl", "session.jsonl", "autotune.json", "samples.jsonl", "launches.json"):
         assert re.search(rf"^ {{11}}{name} ", text, re.M), name
-
-
-def test_check_judges_the_knobs_and_makes_nothing(tree):
-    before = sorted(tree.rglob("*"))
-    ended = run_script(tree, "--check", HOST_TARGET="cuda:90")
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
-    assert run_script(tree, "--check", LEVEL="cor").returncode == 2
-    assert sorted(tree.rglob("*")) == before
 
 
 # The real thing -------------------------------------------------------------------------------------------------
@@ -395,10 +219,3 @@ def test_sample_operator_on_the_host_device_by_hand(tmp_path):
     assert log.rows and all(row.status == "SUCCESS" and row.latency_ms > 0 for row in log.rows)
     assert all((row.speedup, row.tflops, row.gbps) == (None, None, None) for row in log.rows)
     assert json.loads((tmp_path / "run/launches.json").read_text())["variants"]
-
-
-def test_unknown_operator_without_nodes_is_refused(tmp_path):
-    env = {**os.environ, "PYTHON": sys.executable, "RUN_DIR": str(tmp_path / "run"), "REPO": "samples"}
-    ended = subprocess.run(script_command("abss"), env=env, text=True, capture_output=True, timeout=60)
-    assert ended.returncode == 2 and "abss" in ended.stderr and "abs" in ended.stderr.replace("abss", "")
-    assert not (tmp_path / "run").exists()

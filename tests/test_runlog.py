@@ -1,31 +1,9 @@
-"""common/runlog.py: what is read from a run.log, with the tables as upstream prints them."""
-
-import os
+"""common/runlog.py: what is read from a run.log, with the tables as upstream prints them (damaged ones: test_runlog_damage.py)."""
 
 import pytest
 
-from common.errors import UserError
 from common.runlog import Row, parse_runlog
-
-# The pieces of the tables that upstream's BenchmarkResult.__str__ prints (ed2508b).
-HEADER = ("Status       Torch Latency (ms)    Gems Latency (ms)         Gems Speedup"
-          "{more}           Size Detail\n" + "-" * 90 + "\n")
-PLAIN = HEADER.format(more="")
-TFLOPS = HEADER.format(more="               TFLOPS")
-GBPS = HEADER.format(more="          Torch GBPS            Gems GBPS ")
-ALL = HEADER.format(more="               TFLOPS          Torch GBPS            Gems GBPS ")
-
-
-def title(op="mm", dtype="torch.float16", mode="kernel", level="core"):
-    return f"\nOperator: {op}  Performance Test (dtype={dtype}, mode={mode},level={level})\n"
-
-
-def row(status, *figures, detail):
-    return f"{status:<10}" + "".join(f"{figure:>20}" for figure in figures) + " " * 10 + detail + "\n"
-
-
-def figures(parsed):
-    return (parsed.latency_base_ms, parsed.latency_ms, parsed.speedup, parsed.tflops, parsed.gbps_base, parsed.gbps)
+from printed_tables import ALL, BANNERS, FOLDED, GBPS, PLAIN, RESCUED, figures, row, title
 
 
 # ---- upstream's text
@@ -171,12 +149,6 @@ def test_a_detail_of_na_is_no_figure():
 
 # ---- what the report plugin adds
 
-FOLDED = (title("addmm") + "Legend: #1 = torch.Size([384, 384])\nLegend: #2 = {'alpha': 1e-05}\n"
-          "Legend: #12 = torch.float16\n" + PLAIN
-          + row("SUCCESS", "0.2", "0.1", "2.000", detail="([torch.Size([384]), #1, #12], #2)")
-          + row("SUCCESS", "0.4", "0.1", "4.000", detail="([torch.Size([512]), #1, #3], #2)"))
-
-
 def test_a_folded_table_is_unfolded():
     assert [r.shape for r in parse_runlog(FOLDED).rows] == [
         "([torch.Size([384]), torch.Size([384, 384]), torch.float16], {'alpha': 1e-05})",
@@ -186,18 +158,6 @@ def test_a_folded_table_is_unfolded():
 def test_a_legend_belongs_to_its_own_table():
     log = parse_runlog(FOLDED + title("other") + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[#1]"))
     assert log.rows[2].shape == "[#1]"
-
-
-RESCUED = (title("mm", "torch.float16") + TFLOPS
-           + row("SUCCESS", "0.2", "0.1", "2.000", "1.000", detail="[torch.Size([1])]")
-           + row("SUCCESS", "0.2", "0.1", "2.000", "1.000", detail="[torch.Size([2])]") + "\n"
-           + "\x1b[31mFAILED\x1b[0m: Operator=mm dtype={dtype} err=<<<{e}>>>\n"
-           + title("mm", "torch.float32") + TFLOPS
-           + row("SUCCESS", "0.4", "0.1", "4.000", "1.000", detail="[torch.Size([1])]")
-           + row("FAILED", "N/A", "N/A", "N/A", detail="[torch.Size([2])]") + "\n"
-           + "FAILED: Operator=mm dtype=torch.float32 row=2 err=<<<RuntimeError: got <<<x>>> and >>>\n"
-           + "NOT MEASURED: Operator=mm dtype=torch.bfloat16 reason=<<<after failure of torch.float32>>>\n"
-           + "F\n")
 
 
 def test_a_rescued_table_keeps_its_good_rows_and_names_the_bad_one():
@@ -249,10 +209,6 @@ def test_words_of_pytest_are_no_rows():
 
 # ---- banners
 
-BANNERS = ("==== gemscreen begin ====\nschema: 1\nrepo: main\nop: mm\nnodes: benchmark/test_mm.py::test_mm[a: b]\n"
-           "shapes:\ncache: cold\n====\nkey: no banner\n{}"
-           "==== gemscreen end ====\npytest_exit: 1\nseconds: 2.5\n====\n")
-
 
 def test_banners_are_read_back():
     log = parse_runlog(BANNERS.format(""))
@@ -260,33 +216,6 @@ def test_banners_are_read_back():
                           "shapes": "", "cache": "cold"}
     assert log.footer == {"pytest_exit": "1", "seconds": "2.5"}
     assert log.notes == [] and not log.is_cut
-
-
-def test_no_end_banner_is_a_cut_log():
-    log = parse_runlog(BANNERS.format("").split("==== gemscreen end")[0])
-    assert log.is_cut and log.footer == {} and log.notes == ["the log has no end banner"]
-
-
-def test_a_log_without_banners_is_not_called_cut():
-    assert not parse_runlog(RESCUED).is_cut
-
-
-def test_a_row_cut_by_a_kill_before_the_end_banner():
-    whole = title() + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[torch.Size([1])]")
-    for cut in ("SUCC", row("SUCCESS", "0.4", "0.1", "4.0", detail="")[:45], "FAILED                     N/A"
-                "                 N/A                 N/A          N/"):
-        log = parse_runlog(BANNERS.format(whole + cut))
-        assert [(r.status, r.latency_ms) for r in log.rows] == [("SUCCESS", 0.1), ("TRUNCATED", None)], cut
-        assert log.footer["pytest_exit"] == "1" and log.is_cut
-
-
-def test_rows_whose_title_is_lost_are_not_given_to_another_operator():
-    good = title("abs") + PLAIN + row("SUCCESS", "0.2", "0.1", "2.000", detail="[torch.Size([1])]")
-    for damaged in ("\n", "Operator: mm  Performance Test (dtype=torch.flo\n"):
-        log = parse_runlog(good + damaged + PLAIN + row("SUCCESS", "0.4", "0.1", "4.000", detail="[torch.Size([2])]"))
-        assert [(r.op_name, r.speedup) for r in log.rows] == [("abs", 2.0)]
-        assert any("a table without a title" in note or "title is damaged" in note for note in log.notes)
-        assert any(note.startswith("a row outside of a table is left out: SUCCESS") for note in log.notes)
 
 
 # ---- pytest's own errors
@@ -300,60 +229,6 @@ def test_pytests_errors_are_kept_for_the_classifier():
                           "ImportError while loading conftest 'benchmark/conftest.py'.",
                           "E   ModuleNotFoundError: No module named 'flag_gems'",
                           "python -m pytest: error: unrecognized arguments: --bad"]
-
-
-# ---- anything at all
-
-WHOLE = BANNERS.format(FOLDED + RESCUED + title("größe") + PLAIN
-                       + row("SUCCESS", "0.2", "0.1", "2.000", detail="[{'k': 'é\nSUCCESS'}, None]"))
-
-
-def test_a_log_cut_at_every_byte_shows_nothing_that_the_whole_one_lacks():
-    known = [(r.op_name, r.dtype, r.shape, r.status) + figures(r) for r in parse_runlog(WHOLE).rows]
-    assert len(known) == 8
-    data = WHOLE.encode()
-    cut_rows = 0
-    for size in range(len(data)):
-        log = parse_runlog(data[:size].decode(errors="replace"))
-        shown = [(r.op_name, r.dtype, r.shape, r.status) + figures(r) for r in log.rows if r.status != "TRUNCATED"]
-        assert shown == known[:len(shown)], size
-        cut_rows += len(log.rows) - len(shown)
-        assert all(figures(r) == (None,) * 6 for r in log.rows if r.status == "TRUNCATED")
-        assert len(log.rows) - len(shown) <= 1
-        assert log.footer in ({}, {"pytest_exit": "1"}, {"pytest_exit": "1", "seconds": "2.5"})
-    assert cut_rows > 500     # a row is about 100 bytes long, there are seven in tables
-
-
-def test_a_line_lost_from_the_middle_never_raise_or_invent():
-    known = {(r.op_name, r.status) + figures(r) for r in parse_runlog(WHOLE).rows}
-    lines = WHOLE.split("\n")
-    for lost in range(len(lines)):
-        log = parse_runlog("\n".join(lines[:lost] + lines[lost + 1:]))
-        shown = {(r.op_name, r.status) + figures(r) for r in log.rows if r.status not in ("TRUNCATED", "INVALID")}
-        assert shown <= known, lines[lost]
-
-
-@pytest.mark.parametrize("text", ["", "\n", "\x00\xff", "SUCCESS   ", "Operator: ", "====", "==== gemscreen begin ====",
-                                  "FAILED: Operator= dtype= row=1 err=<<<>>>", "Legend: #1 = x\n", "Status Latency",
-                                  "\x1b[", "[" * 1000])
-def test_odd_texts_have_no_rows(text):
-    assert parse_runlog(text).rows == []
-
-
-def test_a_binary_file_has_no_rows(tmp_path):
-    (tmp_path / "run.log").write_bytes(bytes(range(256)) * 20)
-    assert parse_runlog(tmp_path / "run.log").rows == []
-
-
-def test_an_unreadable_file_is_named(tmp_path):
-    (tmp_path / "run.log").mkdir()
-    with pytest.raises(UserError) as caught:
-        parse_runlog(tmp_path / "run.log")
-    assert str(caught.value) == (f"{tmp_path / 'run.log'}: Is a directory: the run log cannot be read; "
-                                 "make it readable, or run its operator again")
-    with pytest.raises(UserError, match="No such file or directory"):
-        parse_runlog(tmp_path / "missing.log")
-    assert os.listdir(tmp_path) == ["run.log"]
 
 
 # ---- TIMER lines
@@ -390,15 +265,3 @@ def test_a_timer_line_of_another_table_labels_nothing():
     log = parse_runlog(TIMED.replace("row=3 timer", "row=4 timer"))
     assert log.rows[2].timer == "" and log.notes == [
         "a TIMER line names a row that is not there: TIMER: Operator=mm dtype=torch.float16 row=4 timer=do_bench cache=cold host_us=1"]
-
-
-@pytest.mark.parametrize("line", [
-    "TIMER: Operator=abs dtype=torch.float16 row=1 timer=graph cache=cold host_us=- reason=<<<>>>",
-    "FAILED: Operator=abs dtype=torch.float16 row=" + "9" * 5000 + " err=<<<x>>>",
-    "Operator: " * 60000,
-    "FAILED: Operator=a dtype=b " * 20000,
-    "E   " + "OSError" * 50000,
-])
-def test_a_hostile_line_costs_nothing(line):
-    log = parse_runlog(f"{line}\n")    # before the patterns were bounded some of these took minutes
-    assert [row for row in log.rows if row.status == "SUCCESS"] == []

@@ -1,30 +1,20 @@
 """Helper of the campaign plugins' tests: pytest under the host device, in a run directory, as one cell.
 
-The three cells of CELLS run once per test session, whichever test file asks first: a process costs seconds.
+The three cells of CELLS run once per test session (shared.py): a process costs seconds.
 """
-import atexit
-import functools
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+
+from shared import make_once
 
 ROOT = Path(__file__).resolve().parent.parent
 CELLS = {"off": ("0", "15"), "mask0": ("1", "0"), "candidate": ("1", "15")}
 PLUGINS = "_device_guard_plugin _host_device_plugin _rlc_switch_plugin _ir_meta_plugin _pretty_report_plugin"
 NODES = ("benchmark/test_rand.py::test_rand", "benchmark/test_scale_transpose.py::test_scale_transpose",
          "benchmark/test_masked_select.py::test_masked_select")
-
-
-@functools.cache
-def make_session_dir():
-    """A folder for this test session; gone when the process ends."""
-    folder = Path(tempfile.mkdtemp(prefix="cell-runs-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def run_sample_cell(cell, run_dir, cache):
@@ -36,10 +26,9 @@ def run_sample_cell(cell, run_dir, cache):
     return subprocess.run([ROOT / "run_pytest.sh", "cells", *NODES], env=environment, capture_output=True, text=True)
 
 
-@functools.cache
-def run_sample_cells():
+@make_once
+def run_sample_cells(base):
     """{cell: run directory} of the three cells, which share one compile cache (`.cache`)."""
-    base = make_session_dir()
     for cell in CELLS:
         done = run_sample_cell(cell, base / cell, base / "cache")
         assert done.returncode == 0, done.stdout + done.stderr

@@ -1,19 +1,24 @@
 """conftest.py - what every test may count on.
 
 The caller's own knobs (OPS, DEVICES, FLAGGEMS_DIR, ...) never reach a test: they are removed before any fixture runs.
-The list is the Makefile's, so that a new knob cannot be forgotten here. Locks of devices lie in a folder of the test run's own.
+The list is the Makefile's, so that a new knob cannot be forgotten here. Locks of devices lie in a folder of the process's own, what is
+made once for all test files (shared.py) in one of the test run's.
 """
 import os
 import re
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
-from screen_stub import StubScreen
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.append(str(HERE / "minicampaign"))
 
-ROOT = Path(__file__).resolve().parent.parent
+from screen_stub import StubScreen
+from shared import SHARED
 
 
 def list_knobs():
@@ -27,10 +32,22 @@ def pytest_configure():
         os.environ.pop(name, None)
     os.environ.pop("GEMSCREEN_HELD", None)
     os.environ["GEMSCREEN_LOCKS"] = tempfile.mkdtemp(prefix="gemscreen-test-locks-")   # never those of a real device
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        os.environ[SHARED] = tempfile.mkdtemp(prefix="gemscreen-test-shared-")
 
 
 def pytest_unconfigure():
     shutil.rmtree(os.environ["GEMSCREEN_LOCKS"], ignore_errors=True)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        remove(Path(os.environ[SHARED]))
+
+
+def remove(folder):
+    """A folder with sealed campaigns in it, which are read-only."""
+    for path in [folder, *folder.rglob("*")]:
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture
@@ -41,3 +58,17 @@ def stub(tmp_path):
     left = screen.list_processes()
     screen.end_processes()
     assert left == []
+
+
+@pytest.fixture(scope="session")
+def mini():
+    """The sealed campaign of all planted outcomes (minicampaign/harness.py)."""
+    from harness import run_golden
+    return run_golden()
+
+
+@pytest.fixture(scope="session")
+def small():
+    """A sealed campaign of few tasks at floor 0."""
+    from harness import run_small
+    return run_small()

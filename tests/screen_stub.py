@@ -36,10 +36,10 @@ op=$1; shift
 mkdir "$RUN_DIR" || exit 3
 echo "run directory: $RUN_DIR"
 record() { echo "{\"schema\": 1, \"event\": \"$1\"${2:+, $2}}" >> "$RUN_DIR/session.jsonl"; }
-say() { printf '%s\n' "$@" | tee -a "$RUN_DIR/run.log"; }
+say() { printf '%s\n' "$@"; printf '%s\n' "$@" >> "$RUN_DIR/run.log"; }    # without a process: there are thousands of these stubs
 table() {
-    local dtype
-    for dtype in $(echo "${DTYPES:-float16}" | tr ',' ' '); do
+    local dtype dtypes=${DTYPES:-float16}
+    for dtype in ${dtypes//,/ }; do
         say "" "Operator: $op  Performance Test (dtype=torch.$dtype, mode=kernel,level=core)" \
             "Status      Torch Latency (ms)    Gems Latency (ms)         Gems Speedup         Size Detail" \
             "------------------------------------------------------------------------------------------" \

@@ -21,7 +21,7 @@ from common.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 
-RUN_PYTEST = '''#!/usr/bin/env python3
+RUN_PYTEST = f'#!{sys.executable} -S' + '''
 import json, os, sys
 op, folder, root = sys.argv[1], os.environ["RUN_DIR"], os.path.dirname(os.path.abspath(__file__))
 with open(root + "/calls.jsonl", "a") as file:

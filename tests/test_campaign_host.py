@@ -2,11 +2,8 @@
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent / "minicampaign"))
 
 from harness import FOREIGN, copy_project, wait_for
 

@@ -2,19 +2,10 @@
 import json
 import signal
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "minicampaign"))
-
-from harness import FEW, MiniCampaign, edit, run_small, wait_for
-
-
-@pytest.fixture(scope="module")
-def small():
-    return run_small()
+from harness import FEW, MiniCampaign, edit, wait_for
 
 
 # Refusals -----------------------------------------------------------------------------------------------------------

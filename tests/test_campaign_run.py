@@ -3,30 +3,16 @@ order, and kills and resumes."""
 import json
 import random
 import signal
-import sys
 import time
 from pathlib import Path
 
-import pytest
+from campaign.classify import REASONS
+from harness import FEW, MiniCampaign, edit, wait_for
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "minicampaign"))
-
-from campaign.classify import REASONS
-from harness import FEW, MiniCampaign, edit, run_golden, run_small, wait_for
 
 # Reasons that a whole run cannot end in, or not beside the others; each has its own test.
 ELSEWHERE = {"cell-missing", "no-timing", "no-round-b", "noise-unusable"}
-
-
-@pytest.fixture(scope="module")
-def mini():
-    return run_golden()
-
-
-@pytest.fixture(scope="module")
-def small():
-    return run_small()
 
 
 # The planted outcomes -----------------------------------------------------------------------------------------------

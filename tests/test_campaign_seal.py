@@ -6,26 +6,12 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent / "minicampaign"))
-
 from campaign.layout import read_frozen
 from campaign.matrix import judge_run
-from harness import edit, run_golden, run_small
-
-
-@pytest.fixture(scope="module")
-def mini():
-    return run_golden()
-
-
-@pytest.fixture(scope="module")
-def small():
-    return run_small()
+from harness import edit
 
 
 # Seal and verify ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from cell_runs import ROOT, make_session_dir, read_index, run_file, run_sample_cell, run_sample_cells
+from cell_runs import ROOT, read_index, run_file, run_sample_cell, run_sample_cells
 
 sys.path.insert(0, str(ROOT / "plugins"))
 from ir_meta.binary import read_binary
@@ -28,9 +28,9 @@ def cells():
 
 
 @pytest.fixture(scope="module")
-def warm(cells):
+def warm(cells, tmp_path_factory):
     """The cell `off` once more, all kernels from its warm compile cache: (CompletedProcess, run directory)."""
-    run_dir = make_session_dir() / "off-warm"
+    run_dir = tmp_path_factory.mktemp("warm") / "off"
     return run_sample_cell("off", run_dir, cells.cache), run_dir
 
 

@@ -4,26 +4,24 @@
     mini.run()                      campaign/run.py to its end; the CompletedProcess
     mini.matrix()                   {task: row of matrix.csv}
     mini.tool("verify", mini.run_dir)
-    run_golden(), run_small()       two sealed ones that the test files share
+    run_golden(), run_small()       two sealed ones that the test files share (fixtures mini and small)
 
 All of it runs in a copy of the project: a campaign refuses tools that change while it runs, and so one may edit meanwhile.
 """
-import atexit
 import csv
-import functools
 import os
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/minicampaign")]
 
 from run_cell import PLANTED
+from shared import make_once
 
 # All but the one that makes the campaign's own false alarms.
 GOLDEN_TASKS = [task for task in PLANTED if task != "same_binary_faster"]
@@ -44,7 +42,8 @@ SMI = """#!/bin/bash
 case "$*" in
     *compute-apps*) cat "$MINI_FOLDER/users" 2>/dev/null || true ;;
     *) for card; do :; done  # the last word is the card
-       echo "GPU-mini${card#0}, Mini Card, 1.0, 1000, 4, 345, 1980, 2619, 31, 70, $(cat "$MINI_FOLDER/throttle" 2>/dev/null || echo 0x0)" ;;
+       throttle=0x0; [ ! -e "$MINI_FOLDER/throttle" ] || read -r throttle < "$MINI_FOLDER/throttle" || true
+       echo "GPU-mini${card#0}, Mini Card, 1.0, 1000, 4, 345, 1980, 2619, 31, 70, $throttle" ;;
 esac
 """
 HEAD = """schema: 1
@@ -68,38 +67,32 @@ jobs: 2
 """
 
 
-def make_session_folder():
-    """A folder that is gone when the test session ends."""
-    folder = Path(tempfile.mkdtemp(prefix="minicampaign-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
-
-
-@functools.cache
-def copy_project():
-    """A copy of what a campaign consists of, for this test session."""
-    folder = make_session_folder()
+@make_once
+def copy_project(folder):
+    """A copy of what a campaign consists of, for this test session. Its run_cell.py names the Python that runs it: `python3` may be
+    a shell script that takes longer than all else in a step (pyenv's is)."""
     for part in PARTS:
         if (ROOT / part).is_dir():
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "frozen", "results"))
         else:
             shutil.copy2(ROOT / part, folder / part)
+    edit(folder / "tests/minicampaign/run_cell.py", "#!/usr/bin/env -S python3 -S", f"#!{sys.executable} -S")
     return folder
 
 
-@functools.cache
-def run_golden():
+@make_once
+def run_golden(folder):
     """The sealed campaign of all planted outcomes, run once per session; `.done` is its CompletedProcess."""
-    campaign = MiniCampaign(make_session_folder(), GOLDEN_TASKS, candidate_hangs=3)
+    campaign = MiniCampaign(folder, GOLDEN_TASKS, candidate_hangs=3)
     campaign.done = campaign.run()
     assert campaign.done.returncode == 1, campaign.done.stdout + campaign.done.stderr  # sealed, with tasks in F and R
     return campaign
 
 
-@functools.cache
-def run_small():
+@make_once
+def run_small(folder):
     """A sealed campaign of FEW at floor 0, as the published one, run once per session."""
-    campaign = MiniCampaign(make_session_folder(), FEW, floor=0)
+    campaign = MiniCampaign(folder, FEW, floor=0)
     campaign.done = campaign.run()
     assert campaign.done.returncode == 1, campaign.done.stdout + campaign.done.stderr
     return campaign

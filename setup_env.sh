@@ -57,8 +57,8 @@ find_python() { # describes the calling Python, or in place of VENV's own the on
 # A torch that is not there, or broken, or whose accelerator does not answer in time, sees none.
 sees_accelerator() {
     [ "$torch" = torch ] && (cd "$root" && "$python" -c 'import os, sys
-from common import devices
-sys.exit(devices.ask_count(sys.executable, os.environ)["count"] == 0)') 2>/dev/null
+from common import ask_torch
+sys.exit(ask_torch.ask_count(sys.executable, os.environ)["count"] == 0)') 2>/dev/null
 }
 
 # ---- what there is

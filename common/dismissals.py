@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import inventory
-from common.devices import HOST, ask_count
+from common.ask_torch import ask_count
+from common.devices import HOST
 from common.errors import UserError
 from common.process import run_bounded
 

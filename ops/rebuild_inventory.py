@@ -32,7 +32,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common import devices  # noqa: E402
+from common import ask_torch, devices  # noqa: E402
 from common.errors import BAD_RESULT, DONE, REFUSED, UserError, run_main  # noqa: E402
 from common.inventory import COLUMNS, REPOS, read_header  # noqa: E402
 from common.state import write_text_atomic  # noqa: E402
@@ -67,7 +67,7 @@ def choose_host(repo, how, python, environ):
         return False, False
     if repo == "samples":
         return True, True
-    has_accelerator = devices.ask_count(python, environ)["count"] > 0
+    has_accelerator = ask_torch.ask_count(python, environ)["count"] > 0
     return has_accelerator or how == "yes", not has_accelerator
 
 

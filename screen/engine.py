@@ -1,6 +1,6 @@
 """Where a screen's operators run: the hosts, seen by run_batch.py, and an engine, seen by the scheduler.
 
-    hosts = connect(environ)                    ENGINE=local: this host;  ray: the nodes of a Ray cluster (ray_engine.py)
+    hosts = connect(environ)                    ENGINE=local: this host;  ray: the nodes of a Ray cluster (ray_hosts.py)
     hosts.find_devices(environ, python)         [Device, ...]
     with hosts.hold(devices, environ, run) as held: ...
     engine = hosts.open(screen, say)
@@ -32,7 +32,7 @@ class DeviceLost(UserError):
 def connect(environ):
     """The hosts that ENGINE names."""
     if environ.get("ENGINE") == "ray":
-        from screen.ray_engine import RayHosts
+        from screen.ray_hosts import RayHosts
         return RayHosts(environ)
     return LocalHost()
 

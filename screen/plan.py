@@ -23,9 +23,9 @@ from common import inventory
 from common.errors import UserError
 from common.inputs import split_list
 from common.state import SCHEMA, write_text_atomic
-from screen import results, sharding
+from screen import sharding
+from screen.plan_file import COLUMNS, read_rows
 
-COLUMNS = ("schema", "repo", "op", "status", "device", "nodes", "reason")
 PLANNED, DISMISSED, NOT_FOUND, LEFT_OUT = "planned", "dismissed", "not_found", "left_out"
 
 
@@ -120,7 +120,7 @@ def read_plan(path):
         return []
     return [PlannedOp(row["repo"], row["op"], row["status"], row["device"],
                       tuple(node for node in (row.get("nodes") or "").split(";") if node), row["reason"])
-            for row in results.read_plan(path)]
+            for row in read_rows(path)]
 
 
 def _pick_ops(everything, wanted, aliases):

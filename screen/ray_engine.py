@@ -1,157 +1,21 @@
-"""ENGINE=ray: the devices of a Ray cluster in place of this host's. docs/many-hosts.md has the recipe.
+"""The engine of ENGINE=ray: attempts are children of the actors of a cluster (ray_worker.py), which ray_hosts.py found.
 
-A node counts if it has the resource `gemscreen_device` (ray start --resources='{"gemscreen_device": 8}') or, where no node
-has, Ray's own GPU. On each of its devices an actor (ray_worker.py) is pinned to it, that holds one of the resource: other
-jobs of the cluster stay off. A device is called <node>/<its name there>; by that name it keeps its operators.
+A device whose actor does not answer any more is lost: its node died, its network, its memory, or it hangs (an actor answers
+every second, whatever runs there). The actor is ended, so that nothing runs twice, and its operators go to other devices.
 
-The scheduler, the attempts, the retries and all files are those of the local engine: only who starts a process differs.
-A device whose actor does not answer any more is lost (the node died, its network, its memory): its operators go to others.
-
-Requirements: ray, in one version and one Python minor version on all nodes (requirements/ray.txt).
-Limits: Ray Client (ray://) is not used: the driver runs on a node of the cluster, one without devices too.
+Requirements: ray.
 """
 
-import contextlib
 import os
 import secrets
 import time
-from collections import Counter
-from dataclasses import replace
-from pathlib import Path
 
-from common import inputs
-from common.errors import REFUSED, UserError
-from common.trees import ROOT, find_trees
+from common.errors import UserError
 from screen.attempts import next_number
 from screen.engine import DeviceLost
-from screen.options import find_run_pytest
-from screen.ray_worker import Worker, describe_sources, strip_times
 
-RESOURCE = "gemscreen_device"
 LOOK_EVERY = 0.05       # seconds between two looks at a device
-JOIN_LIMIT = 300.0      # seconds for all devices to answer: each node imports torch once
-
-
-class RayHosts:
-    """The nodes of the cluster that RAY_ADDRESS names. See engine.py."""
-
-    def __init__(self, environ):
-        self._ray = _import_ray()
-        self._address = environ.get("RAY_ADDRESS") or "auto"
-        if "://" in self._address:
-            raise UserError(f"RAY_ADDRESS: {self._address}: Ray Client is not used; run this on a node of the cluster, with its "
-                            "HOST:PORT or `auto`")
-        try:
-            self._ray.init(address=self._address, log_to_driver=False, logging_level="ERROR", namespace="gemscreen")
-        except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
-            raise UserError(f"RAY_ADDRESS: {self._address}: {_first_line(error)}; start a cluster (ray start --head), with the "
-                            "same Python and Ray as here (docs/many-hosts.md)", REFUSED) from None
-        self._slots = {}        # {name: (actor, Device as its node calls it, node)}
-
-    def find_devices(self, environ, python):
-        """A Device per device of each node, of which all have gemscreen, trees and versions as they are here."""
-        actors = self._start_actors()
-        joined = self._ask_all({key: actor.join.remote(environ, python) for key, actor in actors.items()})
-        firsts = {}
-        for (node, number), device in joined.items():
-            if device is not None:
-                self._slots[f"{node}/{device.name}"] = actors[node, number], device, node
-                firsts.setdefault(node, actors[node, number])
-        self._slots = dict(sorted(self._slots.items()))     # which actor got which card of Ray's differs from start to start
-        self._firsts = firsts
-        self._refuse_others(environ, python)
-        return [replace(device, name=name) for name, (_, device, _) in self._slots.items()]
-
-    def ask_arch(self, device, environ, python):
-        """See LocalHost."""
-        actor, own, _ = self._slots[device.name]
-        return self._ask_all({device.name: actor.ask_arch.remote(own)})[device.name]
-
-    def check(self, screen, repo):
-        """See LocalHost; asked on each node."""
-        self._ask_all({node: actor.check.remote(self._show_node(screen, node), repo) for node, actor in self._firsts.items()})
-
-    @contextlib.contextmanager
-    def hold(self, devices, environ, run):
-        """See LocalHost; the locks are the nodes' own."""
-        self._ask_all({name: actor.hold.remote(device, str(run)) for name, (actor, device, _) in self._slots.items()})
-        yield {}
-
-    def open(self, screen, say):
-        """See LocalHost."""
-        left = self._ask_all({node: actor.end_leftovers.remote(screen.run_id, screen.grace)
-                              for node, actor in self._firsts.items()})
-        for node, ended in left.items():
-            for pid, command in ended.items():
-                say(f"left by an earlier driver on {node}, ended: {pid} {command}")
-        token = screen.run / f".token-{secrets.token_hex(8)}", secrets.token_hex(16)
-        shapes = {repo: (Path(path).name, Path(path).read_text(encoding="utf-8")) for repo, path in screen.shapes.items()}
-        token[0].write_text(token[1], encoding="utf-8")
-        try:
-            shared = self._ask_all({name: actor.open.remote(self._show_node(screen, node), token, shapes)
-                                    for name, (actor, _, node) in self._slots.items()})
-        finally:
-            token[0].unlink()
-        apart = sorted({self._slots[name][2] for name, is_shared in shared.items() if not is_shared})
-        if apart:
-            say(f"results are sent back by {', '.join(apart)}, which {'do' if len(apart) > 1 else 'does'} not see {screen.run}")
-        if int(screen.environ.get("COMPILE_AHEAD") or 0):
-            say("compile-ahead: off: not with ENGINE=ray")
-        return RayEngine(self._ray, screen, self._slots)
-
-    def close(self):
-        """End the actors, and leave the cluster."""
-        self._ray.shutdown()
-
-    def _start_actors(self):
-        """{(node's name, number): actor}, one for each device of the cluster."""
-        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-        alive = [node for node in self._ray.nodes() if node["Alive"]]
-        resource = RESOURCE if any(node["Resources"].get(RESOURCE) for node in alive) else "GPU"
-        nodes = {name: node for name, node in _name_nodes(alive).items() if node["Resources"].get(resource, 0) >= 1}
-        if not nodes:
-            raise UserError(f"RAY_ADDRESS: {self._address}: no node of the cluster has a device; start them with "
-                            f"--resources='{{\"{RESOURCE}\": 8}}' (the number of their devices)", REFUSED)
-        wanted = {"num_gpus": 1} if resource == "GPU" else {"resources": {RESOURCE: 1}}
-        actor = self._ray.remote(num_cpus=0, max_restarts=0, max_task_retries=0, **wanted)(Worker)
-        return {(name, number): actor.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node["NodeID"], soft=False))
-                .remote(name, number, resource == "GPU")
-                for name, node in sorted(nodes.items()) for number in range(int(node["Resources"][resource]))}
-
-    def _refuse_others(self, environ, python):
-        """UserError for a node on which something else would be measured than here."""
-        trees, run_pytest = find_trees(environ), find_run_pytest(environ)
-        here = {"gemscreen": describe_sources(), "run_pytest.sh and plugins": inputs.digest_runner(run_pytest)}
-        here |= strip_times(inputs.read_versions(python, environ))
-        here |= {f"{repo} at {tree}": inputs.describe_tree(tree) for repo, tree in trees.items()}
-        found = self._ask_all({node: actor.describe.remote(trees, run_pytest) for node, actor in self._firsts.items()})
-        for node, there in found.items():
-            other = [name for name in sorted({*here, *there}) if here.get(name) != there.get(name)]
-            if other:
-                raise UserError(f"node {node}: {', '.join(other)}: not as on this host; the same checkouts, Python and packages "
-                                "have to be at the same paths on every node", REFUSED)
-
-    def _show_node(self, screen, node):
-        """`screen` as a node sees it: with its own devices."""
-        return replace(screen, devices=[device for _, device, its_node in self._slots.values() if its_node == node])
-
-    def _ask_all(self, references):
-        """{key: value} of the answers of workers. UserError for the first that has another one, or none in time."""
-        found, end = {}, time.monotonic() + JOIN_LIMIT
-        for key, reference in references.items():
-            name = "/".join(map(str, key)) if isinstance(key, tuple) else key
-            try:
-                answer = self._ray.get(reference, timeout=max(0.0, end - time.monotonic()))
-            except self._ray.exceptions.GetTimeoutError:
-                raise UserError(f"node {name}: does not answer within {JOIN_LIMIT:.0f} s, or another job of the cluster has its "
-                                "device; `ray status` says which", REFUSED) from None
-            except self._ray.exceptions.RayError as error:
-                raise UserError(f"node {name}: {_first_line(error)}; gemscreen has to be at {ROOT} on every node",
-                                REFUSED) from None
-            if "error" in answer:
-                raise UserError(f"node {name}: {answer['error'][0]}", answer["error"][1])
-            found[key] = answer["value"]
-        return found
+SILENCE_LIMIT = 60.0    # seconds without an answer; the file system of a node may hang as long as that
 
 
 class RayEngine:
@@ -177,7 +41,10 @@ class RayEngine:
     def set_cache_aside(self, device):
         """See LocalEngine."""
         actor, own, _ = self._slots[device.name]
-        return self._ray.get(actor.set_cache_aside.remote(own)).get("value", "gone")
+        try:
+            return self._ray.get(actor.set_cache_aside.remote(own), timeout=SILENCE_LIMIT).get("value", "gone")
+        except self._ray.exceptions.RayError:       # the next attempt there finds out
+            return "gone"
 
     def advance(self, now, waiting):
         """Nothing runs beside the attempts."""
@@ -200,6 +67,7 @@ class Calls:
     def __init__(self, ray, actor, reference, method, *arguments):
         self.ray, self.actor, self._reference = ray, actor, reference
         self._method, self._arguments, self._next_look = method, arguments, 0.0
+        self._asked = time.monotonic()
         self.was_answered = False
 
     def advance(self, now):
@@ -208,16 +76,19 @@ class Calls:
             return {}
         self._next_look = now + LOOK_EVERY
         if not self.ray.wait([self._reference], timeout=0)[0]:
-            return {}
+            if now - self._asked < SILENCE_LIMIT:
+                return {}
+            self.ray.kill(self.actor)
+            return {"lost": f"does not answer for {SILENCE_LIMIT:.0f} s"}
         try:
             answer = self.ray.get(self._reference)
         except self.ray.exceptions.RayTaskError:
             raise                           # a defect of ours
         except self.ray.exceptions.RayError as error:
-            return {"lost": _first_line(error)}
+            return {"lost": first_line(error)}
         self.was_answered = True
         if "error" not in answer and answer["value"] is None:
-            self._reference = getattr(self.actor, self._method).remote(*self._arguments)
+            self._reference, self._asked = getattr(self.actor, self._method).remote(*self._arguments), now
             return {}
         return answer
 
@@ -295,25 +166,6 @@ class RemoteSettling:
         """Nothing: the node closes it."""
 
 
-def _import_ray():
-    try:
-        import ray
-    except ImportError:
-        raise UserError("ENGINE: ray: Ray is not installed here; install it on every node: "
-                        ".venv/bin/python -m pip install -r requirements/ray.txt", REFUSED) from None
-    return ray
-
-
-def _name_nodes(nodes):
-    """{name: node}: the name that `ray start --node-name` gave, else the host's."""
-    def name(node):
-        own = node.get("NodeName")
-        return own if own and own != node["NodeManagerAddress"] else node["NodeManagerHostname"]
-    twice = [each for each, count in Counter(map(name, nodes)).items() if count > 1]
-    if twice:
-        raise UserError(f"RAY_ADDRESS: two nodes are called {twice[0]}; start them with --node-name", REFUSED)
-    return {name(node): node for node in nodes}
-
-
-def _first_line(error):
+def first_line(error):
+    """What `error` says, in one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

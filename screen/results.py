@@ -10,7 +10,6 @@ costs only the op it belongs to, and is said through `warn`.
 Requirements: the standard library.
 """
 
-import csv
 import json
 import os
 import re
@@ -21,9 +20,9 @@ from common.errors import INTEGRITY, UserError
 from common.outcome import STATUSES, classify_attempt, mark_cascade
 from common.runlog import RunLog, parse_runlog
 from common.session import read_session
-from common.state import MARKER, SCHEMA, read_json, read_marker
+from common.state import MARKER, read_json, read_marker
+from screen.plan_file import read_rows
 
-PLAN_COLUMNS = ("schema", "repo", "op", "status", "device", "reason")
 TEST_TEXTS = ("outcome", "when", "error", "reason")     # of a line in tests.jsonl
 # These ops ended by themselves: their logs have to be whole.
 ENDED = ("ok", "partial", "failed", "skipped")
@@ -137,42 +136,8 @@ def _read_json_or_none(path):
 
 # ---- a screen
 
-def read_plan(path):
-    """The rows of a plan.csv as dicts, one per planned op. UserError (integrity) naming file and line."""
-    mend = "start the same screen again, it writes its plan anew and resumes"
-    try:
-        with open(path, encoding="utf-8", newline="") as stream:
-            reader = csv.DictReader(stream)
-            columns, rows = reader.fieldnames or (), list(reader)
-    except FileNotFoundError:
-        raise UserError(f"{path}: missing, so that nobody knows which ops lack; {mend}", INTEGRITY) from None
-    except (UnicodeDecodeError, csv.Error, IsADirectoryError) as error:
-        raise UserError(f"{path}: {error}; {mend}", INTEGRITY) from None
-    lacking = [column for column in PLAN_COLUMNS if column not in columns]
-    if lacking:
-        raise UserError(f"{path}: column {lacking[0]!r} is missing; {mend}", INTEGRITY)
-    seen = {}
-    for number, row in enumerate(rows, 2):
-        if row["schema"] != str(SCHEMA) or not all(is_name(row[name]) for name in ("repo", "op")) or row["reason"] is None:
-            raise UserError(f"{path}: line {number}: {','.join(map(str, row.values()))!r}: "
-                            f"no row of schema {SCHEMA}; {mend}", INTEGRITY)
-        key = row["repo"], row["op"]
-        if key in seen:
-            raise UserError(f"{path}: line {number}: {'/'.join(key)} is planned in line {seen[key]} already; {mend}",
-                            INTEGRITY)
-        seen[key] = number
-    if not rows:
-        raise UserError(f"{path}: no op is planned; {mend}", INTEGRITY)
-    return rows
-
-
-def is_name(text):
-    """True if `text` can name a directory: what the rubbish in a damaged plan is not."""
-    return bool(text) and text not in (".", "..") and "/" not in text and text.isprintable()
-
-
 def _read_screen(root, stale_by, warn):
-    plan = read_plan(root / "plan.csv")
+    plan = read_rows(root / "plan.csv")
     results = [_read_planned_op(root, row, stale_by, warn) for row in plan]
     unplanned = sorted(_list_op_directories(root) - {result.key for result in results})
     if unplanned:

@@ -12,7 +12,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from common.devices import apply_changes, ask_used_share_command, child_environment, read_used_share
+from common.ask_torch import ask_used_share_command, read_used_share
+from common.devices import apply_changes, child_environment
 from common.process import Child
 
 DIRTY = 0.10            # of the device's memory; a fresh context takes 1 % or less

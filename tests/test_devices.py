@@ -11,8 +11,8 @@ import textwrap
 
 import pytest
 
-from common.devices import (ALL_VARIABLES, Device, apply_changes, ask_used_share_command, child_environment,
-                            count_cores, read_used_share, select_devices)
+from common.ask_torch import ask_used_share_command, read_used_share
+from common.devices import ALL_VARIABLES, Device, apply_changes, child_environment, count_cores, select_devices
 from common.errors import UserError
 
 # A machine with the devices FAKE_UUIDS, numbered from 0, behind the variable FAKE_VARIABLE. As CUDA does it, the
@@ -176,7 +176,7 @@ def test_a_python_without_torch_is_said(machine, tmp_path):
 
 
 def test_a_driver_that_hangs_is_given_up(machine, tmp_path, monkeypatch):
-    monkeypatch.setattr("common.devices.PROBE_SECONDS", 0.5)
+    monkeypatch.setattr("common.ask_torch.PROBE_SECONDS", 0.5)
     (tmp_path / "torch.py").write_text("import time; time.sleep(600)")
     with pytest.raises(UserError, match="did not answer within 0.5 s"):
         names(machine())

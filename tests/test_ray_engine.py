@@ -3,12 +3,15 @@ run_pytest.sh (screen_stub.py). Needs ray (requirements/ray.txt)."""
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 from screen_stub import ROOT, StubScreen
 
 ray = pytest.importorskip("ray", reason="ray is not installed: python -m pip install -r requirements/ray.txt")
 from ray.cluster_utils import Cluster  # noqa: E402
+
+from screen.ray_engine import Calls  # noqa: E402
 
 OPS = tuple(f"op{number}" for number in range(8))
 SLOTS = ["node1/host:0", "node1/host:1", "node2/host:0", "node2/host:1"]
@@ -103,6 +106,19 @@ def test_nodes_that_are_not_as_this_host_are_refused(stub, clustered):
 
 
 # ---- without a cluster
+
+def test_a_device_that_is_silent_is_lost_and_its_actor_ended():
+    class Silent:
+        killed = []
+        kill = killed.append
+
+        def wait(references, timeout):
+            return [], references
+
+    calls, start = Calls(Silent, "actor", "reference", "wait"), time.monotonic()
+    assert (calls.advance(start + 59), Silent.killed) == ({}, [])
+    assert (calls.advance(start + 61), Silent.killed) == ({"lost": "does not answer for 60 s"}, ["actor"])
+
 
 def test_no_cluster(stub):
     assert stub.run("--engine", "ray", "--address", "ray://127.0.0.1:1") == 2

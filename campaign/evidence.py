@@ -16,6 +16,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from campaign.classify import CELLS, CellFacts, TaskFacts
 from campaign.device_state import is_throttled
@@ -24,26 +25,33 @@ from campaign.topology import read_cell, scope_cell
 from campaign.worker import describe_end
 from common.replay_log import find_replay_fault
 from common.runlog import parse_runlog
-from common.session import count_lost_rows, never_started, read_session
+from common.session import find_session_fault
 from common.state import read_json, read_marker, sha256_json
-from common.tablerow import find_doubt
+from common.tablerow import find_doubt, find_host_bound
 from common.verdict import find_gap_shift
 
 PART = re.compile(r"([ab])(\d+)")
 
 
+class Figure(NamedTuple):
+    """One row of a table. `ms`: None if it is no time; `launch`: (us, number), what a launch cost while it was timed and how
+    often a call launches, or None; `doubt`: what the row says against itself."""
+    ms: float | None
+    timer: str
+    cache: str
+    launch: tuple | None = None
+    doubt: str = ""
+
+
 @dataclass(frozen=True)
 class StepData:
-    """One benchmark step, read. `rows`: {row: (ms or None, timer, cache)} in the table's order; `launches`: {row: (us, number) or
-    None}, what a launch cost while the row was timed, and how often a call launches; `doubts`: {row: what it says against itself}."""
+    """One benchmark step, read. `rows`: {row: Figure} in the table's order."""
     status: str
     detail: str
     cell: object = None
     replay: str = ""
     rows: dict = field(default_factory=dict)
-    launches: dict = field(default_factory=dict)
     is_throttled: bool = False
-    doubts: dict = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,17 +99,11 @@ def read_step(run, step, environment):
     run_dir = attempt_dir(run, step, marker)
     text = (run_dir / "run.log").read_text(encoding="utf-8", errors="replace")
     log = parse_runlog(text)
-    session = read_session(run_dir)
-    lost, printed = count_lost_rows(session, log.rows) if session else (0, 0)
-    if never_started(log, session):
-        return StepData("crashed", "session.jsonl, which run.log names, is missing or broken")
-    if log.is_cut or lost:
-        return StepData("crashed", f"run.log lacks {lost} of {printed} printed rows" if lost else "run.log is cut")
-    rows = list_rows(log)
-    return StepData(status, detail, read_cell(run_dir), find_replay_fault(run_dir, text, step.is_recording),
-                    {name: figures[:3] for name, figures in rows.items()}, {name: figures[3] for name, figures in rows.items()},
-                    any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")),
-                    {name: figures[4] for name, figures in rows.items()})
+    fault = find_session_fault(run_dir, log) or ("run.log is cut" if log.is_cut else "")
+    if fault:
+        return StepData("crashed", fault)
+    return StepData(status, detail, read_cell(run_dir), find_replay_fault(run_dir, text, step.is_recording), list_rows(log),
+                    any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")))
 
 
 def read_status(run, step, marker, environment):
@@ -121,14 +123,15 @@ def read_status(run, step, marker, environment):
 
 
 def list_rows(log):
-    """{row: (ms or None, timer, cache, launch as StepData has it, what its own row says against it)}."""
+    """{row: Figure}."""
     rows, seen = {}, Counter()
     for row in log.rows:
         name = f"{row.op_name} {row.dtype} {row.shape}"
         seen[name] += 1
         name = name if seen[name] == 1 else f"{name} #{seen[name]}"
         ms = row.latency_ms if row.status == "SUCCESS" else None
-        rows[name] = (ms if ms is not None and math.isfinite(ms) and ms > 0 else None, row.timer, row.cache, row.launch, find_doubt(row.reason))
+        rows[name] = Figure(ms if ms is not None and math.isfinite(ms) and ms > 0 else None, row.timer, row.cache, row.launch,
+                            find_doubt(row.reason) or find_host_bound(row.reason))
     return rows
 
 
@@ -208,10 +211,11 @@ def read_times(data):
         if problem:
             return Times("invalid", f"{part}: {problem}", {})
         round_, replicate = PART.fullmatch(part).groups()
-        rows, launches = zip(*((data.steps[part, cell].rows, data.steps[part, cell].launches) for cell in CELLS))
-        pairs[round_, int(replicate)] = {name: dict(zip(CELLS, (each[name][0] for each in rows))) for name in rows[0]}
-        for name in rows[0]:
-            shift = find_gap_shift([each[name][0] for each in rows], [each.get(name) for each in launches])
+        pairs[round_, int(replicate)] = pair = {}
+        for name in data.steps[part, "off"].rows:
+            figures = [data.steps[part, cell].rows[name] for cell in CELLS]
+            pair[name] = {cell: figure.ms for cell, figure in zip(CELLS, figures)}
+            shift = find_gap_shift([figure.ms for figure in figures], [figure.launch for figure in figures])
             shifts[name] = max(shifts.get(name, 0.0), shift)
     expected = {(round_, number) for round_ in "ab" for number in range(1, data.replicates + 1)}
     return Times("ok" if expected <= pairs.keys() else "no-b", "", pairs, shifts)
@@ -233,13 +237,13 @@ def find_time_problem(data, part):
             return f"{cell} ran other code than in a1, or ran it otherwise"
         if not step.rows or step.rows.keys() != off.rows.keys():
             return f"{cell} has no rows, or other rows than off in a1"
-        for name, (ms, *method) in step.rows.items():
-            if ms is None or method[1] == "host":
+        for name, figure in step.rows.items():
+            if figure.ms is None or figure.cache == "host":
                 return f"{cell}: {name}: no time"
-            if step.doubts.get(name):
-                return f"{cell}: {name}: {step.doubts[name]}"
-            if method != list(off.rows[name][1:]):
-                return f"{cell}: {name}: timed by {' '.join(method)}, off in a1 by {' '.join(off.rows[name][1:])}"
+            if figure.doubt:
+                return f"{cell}: {name}: {figure.doubt}"
+            if figure[1:3] != off.rows[name][1:3]:
+                return f"{cell}: {name}: timed by {figure.timer} {figure.cache}, off in a1 by {off.rows[name].timer} {off.rows[name].cache}"
     return ""
 
 

@@ -3,21 +3,25 @@
 Times: {(round, replicate): {row: {cell: ms}}} per task; a row is one line of the benchmark's tables. A (round,
 replicate) is one fresh process per cell: the unit of replication. With d = ln(candidate / off), p = ln(mask0 / off):
 
-    placebo     p, over all rows of the campaign, is the noise: off and mask0 are the same code
+    placebo     p is the noise, for off and mask0 are the same code
     null rows   d of the tasks whose binaries are the same in off and candidate: their share with p-value < 1 - level
                 is the false-alarm rate that is published; beyond twice the nominal level (and more than one alarm, for
                 one among few says nothing) no time of the campaign is trusted
     shifts      {row: share}: by how much the launch gap, which was measured with each row, could set its cells apart. It
                 may be the same in all processes, so their number does not make it less: a row is tested for what d
-                exceeds it by, and interval and MDE are wider by it on either side
-    sigma       of one row: the largest of the pooled placebo (1.4826 x median |p|: a few wild rows must not blind the
-                rest), the row's own placebo (rms: a wild row must blind itself), the row's own spread over processes,
-                and min_noise (what the timer resolves)
+                exceeds it by, its noise is what p exceeds it by, and interval and MDE are wider by it on either side
+    sigma       of one row: some rows are steady and some are not (a kernel of 2 us, data-dependent work), and a few
+                processes do not tell which. So a row's variance (its own placebo about 0, its own spread over the
+                processes) is moderated by that of all rows, as Smyth (2004, Stat. Appl. Genet. Mol. Biol. 3, section 3)
+                does for genes: a weighted mean, whose degrees of freedom grow by as many as the rows' variances
+                are alike. A pooled sigma called 3 of 28 null rows of an H200 changed; so moderated, none. min_noise
+                (what the timer resolves) is the least of a variance.
     interval    exp(mean d +- (t x sigma / sqrt n + shift))     MDE  (t_level + t_power) x sigma / sqrt n + shift
+                t has sigma's degrees of freedom
     rows        p-values of the rows with both rounds, Benjamini-Hochberg over all planned rows
     task        geometric mean over its rows, per round. Rows of one process share its luck, so their number does not
-                narrow the task's interval. A round is faster or slower if its ratio leaves the band and exceeds the
-                task's own placebo, and its rows' mean shift and t x sigma in that round.
+                narrow the task's interval; its sigma is moderated by the other tasks'. A round is faster or slower if
+                its ratio leaves the band and exceeds the task's own placebo, and its rows' mean shift and t x sigma.
 
 Requirements: scipy. Limits: no input or output.
 """
@@ -25,12 +29,15 @@ import math
 import statistics
 from dataclasses import dataclass, replace
 
-from scipy.special import stdtr, stdtrit
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import betaln, fdtr, stdtr, stdtrit
 
 from campaign.classify import Timing
 from common.verdict import adjust_bh
 
 POWER = 0.80
+LEAST_FREEDOM = 0.1
 
 
 @dataclass(frozen=True)
@@ -43,9 +50,12 @@ class Rules:
 
 @dataclass(frozen=True)
 class Noise:
-    """The campaign's own noise; sigmas are in log ratio. `alarm_rate` None: no null rows."""
+    """The campaign's own noise; sigmas are in log ratio, each with the degrees of freedom that it adds to a row's or a
+    task's own. `alarm_rate` None: no null rows."""
     row_sigma: float
+    row_freedom: float
     task_sigma: float
+    task_freedom: float
     placebo_rows: int
     placebo_bias: float
     null_rows: int
@@ -93,28 +103,58 @@ def list_task_logs(times, cell, rounds=("a", "b")):
 def measure_noise(times_by_task, identical, rules, shifts_by_task):
     """Noise of a campaign. `identical`: the tasks whose binaries are the same in off and candidate."""
     placebo = [log for times in times_by_task.values() for logs in list_logs(times, "mask0").values() for log in logs]
-    tasks = [log for times in times_by_task.values() for log in list_task_logs(times, "mask0")]
-    row_sigma, task_sigma = (max(rules.min_noise, find_robust_sigma(logs)) for logs in (placebo, tasks))
-    base = Noise(row_sigma, task_sigma, len(placebo), statistics.fmean(placebo) if placebo else 0.0,
-                 0, None, None, 0, None, False)
+    rows = [found for task, times in times_by_task.items() for found in list_row_variances(times, shifts_by_task[task])]
+    tasks = [find_task_variance(times, shifts_by_task[task]) for task, times in times_by_task.items()]
+    base = Noise(*fit_prior(rows, rules.min_noise), *fit_prior(tasks, rules.min_noise), len(placebo),
+                 statistics.fmean(placebo) if placebo else 0.0, 0, None, None, 0, None, False)
     found = [(row, logs) for task in sorted(identical & times_by_task.keys())
              for row, logs in judge_rows(times_by_task[task], base, rules, shifts_by_task[task])]
     alarms = sum(row.p_value < 1 - rules.level for row, _ in found)
     nulls = [log for _, logs in found for log in logs]
     rate = alarms / len(found) if found else None
     is_usable = len(placebo) > 1 and not (alarms > 1 and rate > 2 * (1 - rules.level))
-    return Noise(row_sigma, task_sigma, base.placebo_rows, base.placebo_bias, len(found),
-                 statistics.fmean(nulls) if nulls else None, find_robust_sigma(nulls) if nulls else None, alarms, rate,
-                 is_usable)
+    return replace(base, null_rows=len(found), null_bias=statistics.fmean(nulls) if nulls else None,
+                   null_sigma=statistics.stdev(nulls) if len(nulls) > 1 else None, alarms=alarms, alarm_rate=rate, is_usable=is_usable)
 
 
-def find_robust_sigma(logs):
-    """1.4826 x median of |log|: the standard deviation about 0 of a normal distribution, blind to a few wild values."""
-    return 1.4826 * statistics.median(map(abs, logs)) if logs else 0.0
+def find_variance(placebo, logs, shift):
+    """(variance, degrees of freedom) of the log ratios `logs`, whose placebo varies about 0 by more than `shift`."""
+    mean, freedom = statistics.fmean(logs), len(placebo) + len(logs) - 1
+    return (sum(max(0.0, abs(log) - shift) ** 2 for log in placebo) + sum((log - mean) ** 2 for log in logs)) / freedom, freedom
 
 
-def find_rms(logs):
-    return math.sqrt(statistics.fmean(log * log for log in logs)) if logs else 0.0
+def fit_prior(variances, least):
+    """(sigma, degrees of freedom) of what [(variance, degrees of freedom), ...] have in common.
+
+    A variance over sigma squared follows F(its freedom, the prior's) if the true ones scatter as Smyth (2004, section 3)
+    supposes. Both by maximum likelihood; of what is below `least` squared only that is known. No more freedom than all
+    together have; none (nothing in common) from fewer than two.
+    """
+    if len(variances) < 2:
+        return least, 0.0
+    found, own = np.array(variances, dtype=float).T
+    known, total = found > least ** 2, float(own.sum())
+    if not known.any():
+        return least, total
+
+    def find_misfit(point):
+        scale, freedom = math.exp(2 * point[0]), math.exp(point[1])
+        x, n = found[known] / scale, own[known]
+        density = (n / 2 * np.log(n / freedom) + (n / 2 - 1) * np.log(x) - (n + freedom) / 2 * np.log1p(n * x / freedom)
+                   - betaln(n / 2, freedom / 2) - 2 * point[0])
+        return -density.sum() - np.log(np.maximum(fdtr(own[~known], freedom, least ** 2 / scale), 1e-300)).sum()
+
+    bounds = [(math.log(least), math.log(found.max()) / 2), (math.log(LEAST_FREEDOM), math.log(total))]
+    start = [max(bounds[0][0], math.log(np.median(found[known])) / 2), math.log(min(4.0, total))]
+    sigma, freedom = np.exp(minimize(find_misfit, start, method="Nelder-Mead", bounds=bounds).x)
+    return float(f"{sigma:.3g}"), float(f"{freedom:.3g}")  # what verify finds anew, with whatever SciPy
+
+
+def moderate(found, sigma, freedom, least):
+    """(sigma, degrees of freedom) of one row or task: its own `found` (variance, freedom) with those of the prior."""
+    variance, own = found
+    together = own + freedom
+    return math.sqrt((own * max(variance, least ** 2) + freedom * sigma ** 2) / together), together
 
 
 # Rows --------------------------------------------------------------------------------------------------------------
@@ -126,20 +166,25 @@ def judge_rows(times, noise, rules, shifts):
     return [(judge_row(row, logs, placebos[row], noise, rules, shifts.get(row, 0.0)), logs) for row, logs in list_logs(times, "candidate").items()]
 
 
+def list_row_variances(times, shifts):
+    """[(variance, degrees of freedom)] of the rows of a task."""
+    placebos = list_logs(times, "mask0")
+    return [find_variance(placebos[row], logs, shifts.get(row, 0.0)) for row, logs in list_logs(times, "candidate").items()]
+
+
 def judge_row(row, logs, placebo, noise, rules, shift):
-    sigma = max(noise.row_sigma, find_rms(placebo), statistics.stdev(logs) if len(logs) > 1 else 0.0)
+    sigma, freedom = moderate(find_variance(placebo, logs, shift), noise.row_sigma, noise.row_freedom, rules.min_noise)
     mean, error = statistics.fmean(logs), sigma / math.sqrt(len(logs))
-    t_level, t_power, tail = find_quantiles(noise.placebo_rows - 1, rules.level)
+    t_level, t_power = find_quantiles(freedom, rules.level)
     half_width, excess = t_level * error + shift, max(0.0, abs(mean) - shift)
     return RowTiming(row, len(logs), math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width),
-                     math.expm1((t_level + t_power) * error + shift), math.exp(statistics.fmean(placebo)), 2 * tail(excess / error), shift)
+                     math.expm1((t_level + t_power) * error + shift), math.exp(statistics.fmean(placebo)),
+                     2 * float(stdtr(freedom, -excess / error)), shift)
 
 
 def find_quantiles(freedom, level):
-    """(two-sided t of `level`, one-sided t of POWER, upper tail function) for `freedom` degrees of freedom."""
-    freedom = max(1, freedom)
-    return (float(stdtrit(freedom, (1 + level) / 2)), float(stdtrit(freedom, POWER)),
-            lambda value: float(stdtr(freedom, -value)))
+    """(two-sided t of `level`, one-sided t of POWER) for `freedom` degrees of freedom."""
+    return float(stdtrit(freedom, (1 + level) / 2)), float(stdtrit(freedom, POWER))
 
 
 def adjust_rows(rows_by_task, planned):
@@ -155,26 +200,37 @@ def adjust_rows(rows_by_task, planned):
 # Tasks -------------------------------------------------------------------------------------------------------------
 
 
+def find_task_variance(times, shifts):
+    """(variance, degrees of freedom) of a task's mean over its rows."""
+    return find_variance(list_task_logs(times, "mask0"), list_task_logs(times, "candidate"), find_task_shift(times, shifts))
+
+
+def find_task_shift(times, shifts):
+    rows = list_logs(times, "candidate")
+    return statistics.fmean(shifts.get(row, 0.0) for row in rows)
+
+
 def judge_task(times, rows, noise, rules, shifts):
     """Timing of a task with both rounds; `rows` are its corrected RowTimings."""
-    logs, placebo = list_task_logs(times, "candidate"), list_task_logs(times, "mask0")
-    shift = statistics.fmean(shifts.get(row.row, 0.0) for row in rows)
-    sigma = max(noise.task_sigma, find_rms(placebo), statistics.stdev(logs) if len(logs) > 1 else 0.0)
-    t_level, t_power, _ = find_quantiles(noise.placebo_rows - 1, rules.level)
+    shift = find_task_shift(times, shifts)
+    sigma, freedom = moderate(find_task_variance(times, shifts), noise.task_sigma, noise.task_freedom, rules.min_noise)
+    t_level, t_power = find_quantiles(freedom, rules.level)
+    logs = list_task_logs(times, "candidate")
     mean, error = statistics.fmean(logs), sigma / math.sqrt(len(logs))
     per_round = {round_: list_task_logs(times, "candidate", (round_,)) for round_ in ("a", "b")}
-    directions = {round_: find_round_direction(per_round[round_], list_task_logs(times, "mask0", (round_,)), shift, noise, t_level, rules)
-                  for round_ in ("a", "b")}
+    directions = {round_: find_round_direction(each, list_task_logs(times, "mask0", (round_,)), shift, t_level * sigma, rules)
+                  for round_, each in per_round.items()}
     standing = [row for row in rows if row.adjusted is not None and row.adjusted < 1 - rules.level]
     return Timing("ok", "", *(math.exp(statistics.fmean(per_round[r])) for r in ("a", "b")), math.exp(mean - t_level * error - shift),
                   math.exp(mean + t_level * error + shift), math.expm1((t_level + t_power) * error + shift), directions["a"], directions["b"],
                   sum(row.ratio < 1 / (1 + rules.band) for row in standing), sum(row.ratio > 1 + rules.band for row in standing))
 
 
-def find_round_direction(logs, placebo, shift, noise, t_level, rules):
-    """faster, slower, or "" where the round's ratio lies inside the band, its own placebo, the launch's, or the pooled noise."""
+def find_round_direction(logs, placebo, shift, reach, rules):
+    """faster, slower, or "" where the round's ratio lies inside the band, its own placebo, or the launch's and `reach`, the
+    noise of one process."""
     mean = statistics.fmean(logs)
-    least = max(math.log1p(rules.band), abs(statistics.fmean(placebo)), shift + t_level * noise.task_sigma / math.sqrt(len(logs)))
+    least = max(math.log1p(rules.band), abs(statistics.fmean(placebo)), shift + reach / math.sqrt(len(logs)))
     if abs(mean) <= least:
         return ""
     return "faster" if mean < 0 else "slower"

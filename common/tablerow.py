@@ -70,6 +70,7 @@ class Row:
 
 
 # What the timer says of a figure that stands though its blocks were void to the last (plugins/graph_timer).
+HOST_BOUND = re.compile(r"launch-bound: (?:a call costs the host|the device was idle)")
 DOUBT = re.compile(r"throttled: |shared with process |clock (?:at|moved) |the times moved by ")
 
 
@@ -78,7 +79,16 @@ def find_doubt(reason):
 
     `torch: ...` is about the other column alone.
     """
-    return next((part for part in reason.split("; ") if DOUBT.search(part) and not part.startswith("torch: ")), "")
+    return find_part(DOUBT, reason)
+
+
+def find_host_bound(reason):
+    """Why a row's Gems figure is the time of the host as well as that of its kernels, from its reason; "" if it is not."""
+    return find_part(HOST_BOUND, reason)
+
+
+def find_part(pattern, reason):
+    return next((part for part in reason.split("; ") if pattern.search(part) and not part.startswith("torch: ")), "")
 
 
 def name_columns(header):

@@ -1,11 +1,10 @@
 """campaign/evidence.py: what a step's files say where a marker, a replay or a time does not fit. Whole runs: test_campaign_run.py."""
-import dataclasses
 import json
 from types import SimpleNamespace
 
 import pytest
 
-from campaign.evidence import StepData, TaskData, read_status, read_step, read_tests, read_times, scope_facts
+from campaign.evidence import Figure, StepData, TaskData, read_status, read_step, read_tests, read_times, scope_facts
 from campaign.layout import Step, step_dir
 from campaign.worker import describe_end
 from common.replay_log import find_replay_fault
@@ -60,6 +59,9 @@ def test_the_files_count_and_not_the_marker(tmp_path, status, exit_json, said):
     assert read_status(tmp_path, STEP, marker, {"SWITCH": "0"}) == ("crashed", "its marker says SWITCH=1: it is of another cell")
 
 
+COLD = Figure(1.0, "graph", "cold")
+
+
 def make_variant(runs=2, **facts):
     converts = Converts(0, 0, 0)
     return SimpleNamespace(**{"kernel": "k", "ttgir": "t", "binary": "b", "hash": "h", "switch": "e1", "converts": converts, "runs": runs} | facts)
@@ -67,15 +69,15 @@ def make_variant(runs=2, **facts):
 
 def make_task(ran=None, **changes):
     """A task with both rounds; `changes` of rows by part and cell, as a1_candidate; `ran` of variants likewise."""
-    row, ran = {"r": (1.0, "graph", "cold"), "s": (1.0, "graph", "cold")}, ran or {}
+    row, ran = {"r": COLD, "s": COLD}, ran or {}
     steps = {(part, name): StepData("ok", "", SimpleNamespace(errors=(), variants=ran.get(f"{part}_{name}", (make_variant(),))), "",
                                     changes.get(f"{part}_{name}", row)) for part in ("a1", "b1")
              for name in ("off", "mask0", "candidate") if f"{part}_{name}" not in changes or changes[f"{part}_{name}"] is not None}
     return TaskData("t", steps, {}, dict.fromkeys(("off", "mask0", "candidate"), "^e1$"), True, 1)
 
 
-ONE = {"r": (1.0, "graph", "cold")}
-EVENT = {"r": (1.0, "event", "cold"), "s": (1.0, "event", "cold")}
+ONE = {"r": COLD}
+EVENT = dict.fromkeys("rs", COLD._replace(timer="event"))
 
 
 def test_times_of_both_rounds():
@@ -92,19 +94,18 @@ def test_times_of_both_rounds():
     ({"ran": {"b1_candidate": (make_variant(ttgir="u"),)}}, "invalid", "b1: candidate ran other code than in a1, or ran it otherwise"),
     ({"ran": {"b1_candidate": (make_variant(runs=1),)}}, "invalid", "b1: candidate ran other code than in a1, or ran it otherwise"),
     ({"ran": {"b1_candidate": (make_variant(switch="e0"),)}}, "invalid", "b1: candidate ran other code than in a1, or ran it otherwise"),
-    ({"a1_candidate": {**ONE, "s": (None, "graph", "cold")}}, "invalid", "a1: candidate: s: no time"),
+    ({"a1_candidate": {**ONE, "s": COLD._replace(ms=None)}}, "invalid", "a1: candidate: s: no time"),
     ({"a1_candidate": EVENT}, "invalid", "a1: candidate: r: timed by event cold, off in a1 by graph cold"),
-    ({"b1_mask0": {"r": (1.0, "graph", "warm"), "s": (1.0, "graph", "warm")}}, "invalid", "b1: mask0: r: timed by graph warm, off in a1 by graph cold"),
-    ({"a1_off": {**ONE, "r": (1.0, "host", "host"), "s": (1.0, "host", "host")}}, "invalid", "a1: off: r: no time")])
+    ({"b1_mask0": dict.fromkeys("rs", COLD._replace(cache="warm"))}, "invalid", "b1: mask0: r: timed by graph warm, off in a1 by graph cold"),
+    ({"a1_off": dict.fromkeys("rs", Figure(1.0, "host", "host"))}, "invalid", "a1: off: r: no time")])
 def test_times_that_do_not_fit(changes, state, said):
     times = read_times(make_task(**changes))
     assert (times.state, times.detail) == (state, said) and (state == "no-b" or times.pairs == {})
 
 
 def test_a_figure_that_its_own_row_doubts_is_none():
-    task = make_task()
-    task.steps["b1", "mask0"] = dataclasses.replace(task.steps["b1", "mask0"], doubts={"r": "", "s": "throttled: sw_power_cap"})
-    assert (read_times(task).state, read_times(task).detail) == ("invalid", "b1: mask0: s: throttled: sw_power_cap")
+    times = read_times(make_task(b1_mask0={**ONE, "s": COLD._replace(doubt="throttled: sw_power_cap")}))
+    assert (times.state, times.detail) == ("invalid", "b1: mask0: s: throttled: sw_power_cap")
 
 
 def test_a_step_without_a_marker_is_a_missing_cell():
@@ -142,13 +143,25 @@ def write_step(run, step, status="ok", pytest_exit=0, **files):
 
 @pytest.mark.parametrize("log, session, said", [
     (LOG, SESSION, ("ok", "")), (LOG, None, ("ok", "")),
-    (LOG.replace("op: t", "record: session.jsonl"), None, ("crashed", "session.jsonl, which run.log names, is missing or broken")), (LOG.partition("==== gemscreen end")[0], SESSION, ("crashed", "run.log is cut")),
-    (LOG, SESSION.replace(TABLE, 2 * TABLE), ("crashed", "run.log lacks 1 of 2 printed rows")),
-    (LOG, SESSION.replace("0.500000", "0.600000"), ("crashed", "run.log lacks 1 of 1 printed rows"))])
+    (LOG.replace("op: t", "record: session.jsonl"), None, ("crashed", "pytest did not start")), (LOG.partition("==== gemscreen end")[0], SESSION, ("crashed", "run.log is cut")),
+    (LOG, SESSION.replace(TABLE, 2 * TABLE), ("crashed", "1 of 2 printed rows lack in run.log, or have another figure there")),
+    (LOG, SESSION.replace("0.500000", "0.600000"), ("crashed", "1 of 1 printed rows lack in run.log, or have another figure there"))])
 def test_a_log_that_lost_rows_is_no_evidence(tmp_path, log, session, said):
     write_step(tmp_path, STEP, run_log=log, **({"session_jsonl": session} if session else {}))
     step = read_step(tmp_path, STEP, {})
     assert (step.status, step.detail) == said
+
+
+@pytest.mark.parametrize("reason, doubt", [
+    ("", ""), ("torch: launch-bound: a call costs the host 56 us, its kernels may be faster", ""),
+    ("gems: launch-bound: a call costs the host 219 us, its kernels may be faster",) * 2,
+    ("gems: throttled: sw_power_cap",) * 2])
+def test_a_figure_that_holds_the_time_of_the_host_is_none_of_the_kernels(tmp_path, reason, doubt):
+    """Two compilers cannot be compared by it; do_bench gives such figures for what cannot be captured."""
+    line = (f"TIMER: Operator=t dtype=torch.float16 row=1 timer=do_bench cache=cold how=flush launches=1 copies=1 samples=9 spread=0.1 "
+            f"host_us=219 host_us_base=56 reason=<<<{reason}>>>\n")
+    write_step(tmp_path, STEP, run_log=LOG.replace("==== gemscreen end", line + "==== gemscreen end"), session_jsonl=SESSION)
+    assert read_step(tmp_path, STEP, {}).rows == {"t float16 [torch.Size([64, 64])]": Figure(0.5, "do_bench", "cold", None, doubt)}
 
 
 @pytest.mark.parametrize("outcome, said", [("failed", "failed"), ("error", "failed"), ("passed", "failed: pytest's exit status is 1")])

@@ -1,9 +1,10 @@
 """campaign/timing.py: noise, rows and tasks from times made here; drift, wild rows, and the rate of false verdicts."""
+import math
 import random
 
 import pytest
 
-from campaign.timing import Rules, adjust_rows, find_robust_sigma, judge_rows, judge_task, measure_noise
+from campaign.timing import Rules, adjust_rows, find_variance, fit_prior, judge_rows, judge_task, measure_noise
 
 RULES = Rules(band=0.01, level=0.95, min_noise=0.0005)
 
@@ -42,7 +43,8 @@ def test_exact_times_give_exact_figures():
     assert (noise.row_sigma, noise.placebo_rows, noise.placebo_bias) == (0.0005, 4, 0.0)
     timing = timings["t"]
     assert (timing.ratio_a, timing.ratio_b) == (pytest.approx(0.5), pytest.approx(0.5))
-    # n = 2 processes, t(0.975, 3) = 3.18245, t(0.8, 3) = 0.97847: 4.16092 * 0.0005 / sqrt 2
+    # one task, so 3 degrees of freedom (2 placebos, 2 ratios about their mean), n = 2 processes, t(0.975, 3) = 3.18245,
+    # t(0.8, 3) = 0.97847: 4.16092 * 0.0005 / sqrt 2
     assert timing.mde == pytest.approx(0.0014722, abs=1e-6)
     assert (timing.low, timing.high) == (pytest.approx(0.5 * 0.998875, abs=1e-5), pytest.approx(0.5 * 1.001126, abs=1e-5))
     assert (timing.direction_a, timing.direction_b, timing.rows_faster, timing.rows_slower) == ("faster", "faster", 2, 0)
@@ -67,9 +69,42 @@ def test_more_processes_do_not_make_the_launch_gap_less():
     assert not has_verdict(timings["t"]) and timings["t"].rows_faster == 0 and timings["t"].high > 1
 
 
-def test_robust_sigma_is_blind_to_one_wild_row():
-    assert find_robust_sigma([0.01, -0.01, 0.01, -0.01, 0.5]) == pytest.approx(0.014826)
-    assert find_robust_sigma([]) == 0.0
+def test_variance_is_of_the_placebo_about_0_beyond_the_shift_and_of_the_ratios_about_their_mean():
+    assert find_variance([0.03, -0.01], [0.5, 0.52], 0.0) == (pytest.approx((0.0009 + 0.0001 + 0.0002) / 3), 3)
+    assert find_variance([0.03, -0.01], [0.5, 0.52], 0.02) == (pytest.approx((0.0001 + 0.0002) / 3), 3)
+
+
+def test_the_prior_says_how_alike_the_variances_are():
+    assert fit_prior([], 0.01) == (0.01, 0.0) and fit_prior([(0.04, 3)], 0.01) == (0.01, 0.0)  # alone: nothing in common
+    assert fit_prior([(0.04, 3)] * 4, 0.01) == (pytest.approx(0.2), 12.0)
+    assert fit_prior([(0.0, 3)] * 4, 0.01) == (pytest.approx(0.01), 12.0)  # no less than what the timer resolves
+    draw = random.Random(2)
+    for freedom, wanted in ((4, 4), (20, 20)):  # variances from a scaled inverse chi-square: sigma 0.01, `freedom`
+        found = []
+        for _ in range(2000):
+            true = 0.01 ** 2 * freedom / sum(draw.gauss(0, 1) ** 2 for _ in range(freedom))
+            found.append((sum(draw.gauss(0, math.sqrt(true)) ** 2 for _ in range(3)) / 3, 3))
+        sigma, together = fit_prior(found, 1e-9)
+        assert (sigma, together) == (pytest.approx(0.01, rel=0.05), pytest.approx(wanted, rel=0.25))
+
+
+def test_one_wild_row_does_not_blind_the_rest():
+    draw = random.Random(4)
+    times = {f"t{n}": make_times(lambda: draw.gauss(1, 0.001), candidate=0.95) for n in range(20)}
+    times["wild"] = make_times(lambda: draw.gauss(1, 0.3))
+    timings, _ = judge_campaign(times)
+    assert sum(map(has_verdict, timings.values())) >= 19 and not has_verdict(timings["wild"])
+
+
+def test_rows_of_unlike_noise_give_no_more_false_alarms_than_the_level():
+    """As on an H200: some rows vary by 0.05 %, some by 1 %, and one process each does not tell which."""
+    draw = random.Random(6)
+    times = {}
+    for n in range(300):
+        sigma = 0.002 * math.exp(draw.gauss(0, 1.0))
+        times[f"t{n}"] = {("a", 1): next(iter(make_times(lambda: draw.gauss(1, sigma)).values()))}
+    noise = measure_noise(times, set(times), RULES, dict.fromkeys(times, {}))
+    assert noise.null_rows == 600 and 0.02 < noise.alarm_rate < 0.07 and noise.is_usable
 
 
 def test_a_placebo_that_moves_as_far_blinds_the_task():
@@ -103,7 +138,7 @@ def test_the_false_alarm_rate_is_near_its_nominal_level():
     draw = random.Random(9)
     times = {f"t{n}": make_times(lambda: draw.gauss(1, 0.01)) for n in range(200)}
     noise = measure_noise(times, set(times), RULES, dict.fromkeys(times, {}))
-    assert noise.null_rows == 400 and 0 < noise.alarm_rate < 0.05 and noise.is_usable
+    assert noise.null_rows == 400 and 0.02 < noise.alarm_rate < 0.08 and noise.is_usable
     assert noise.row_sigma == pytest.approx(0.01 * 2 ** 0.5, rel=0.1)
 
 
@@ -111,7 +146,7 @@ def test_null_rows_beyond_twice_the_nominal_level_void_the_campaign():
     draw = random.Random(9)
     times = {f"t{n}": make_times(lambda: draw.gauss(1, 0.01), candidate=1.1 if n < 3 else 1.0) for n in range(20)}
     noise = measure_noise(times, set(times), RULES, dict.fromkeys(times, {}))
-    assert (noise.alarms, noise.null_rows, noise.is_usable) == (6, 40, False)
+    assert (noise.alarms, noise.null_rows, noise.is_usable) == (7, 40, False)  # 6 planted
     assert measure_noise({}, set(), RULES, {}).is_usable is False  # no placebo: nothing can be said
 
 

@@ -14,7 +14,8 @@ HOW     Upstream's accuracy phase is left out: the `pytest` that it starts is on
         wall      the whole command, of both, for the operators of that call
         op        run_tests.py's own duration of the benchmark phase; ours: from .complete (all attempts)
         rows      (dtype, shape) with a figure for FlagGems
-        begins    start of run_pytest.sh to the first call of the timer, ends: to its first figure (start_trace.py)
+        begins    start of run_pytest.sh to the first call of the timer, ends: to its first figure (start_trace.py), which also
+                  has what else the time went into
 OUTPUT  OUT/{ours,plain,upstream}/, OUT/report.txt (printed too):
           op        upstream s  ours s  ratio  rows up  rows ours  begins s  ends s
           abs             38.2     4.1    9.3       15         15      0.71    1.32
@@ -185,6 +186,12 @@ def compare(out):
         lines.append(f"start to first measurement: median {statistics.median(begins):.2f} s, most {max(begins):.2f} s")
         if statistics.median(begins) >= MAX_START:
             failed.append(f"the median start is not below {MAX_START} s")
+    lines += ["", "what ours spent, s        start  columns  compiles  launchers  tuner's trials  after  the rest of its attempt"]
+    for op, (seconds, _, start) in sorted(ours.items()):
+        if "last_ends" in start:
+            parts = [("{1:.1f} ({0})".format(*start[name]) if name in start else "-") for name in ("columns", "compiles", "launchers", "trials")]
+            lines.append(f"{op:<24} {start['first_begins']:>6}" + "".join(f"{part:>{width}}" for part, width in zip(parts, (11, 11, 10, 14)))
+                         + f"{start['left'] - start['last_ends']:>7.1f}{seconds - start['left']:>9.1f}")
     text = "\n".join([*lines, *(f"FAIL {each}" for each in failed)])
     (out / "report.txt").write_text(text + "\n", encoding="utf-8")
     print(text, flush=True)

@@ -132,7 +132,7 @@ test: setup     ## pass the tests (TESTS= for some of them)
 	$(Q)"$$PY" -c 'import sys, importlib.util as u; sys.exit(not u.find_spec("ray"))' || ! grep -qs '^kind=host' "$$VENV/.complete" || \
 	    "$$PY" -m pip install --quiet --retries 0 -r requirements/ray.txt -c requirements/core.txt 2>/dev/null || \
 	    echo "make: ray cannot be installed: tests/test_ray_engine.py is skipped"
-	$(run) -m pytest -q $$("$$PY" -c 'import xdist' 2>/dev/null && echo --numprocesses=2 --dist=loadfile) $${TESTS:-tests}
+	$(run) -m pytest -q $$("$$PY" -c 'import xdist' 2>/dev/null && echo --numprocesses=2 --dist=loadfile --no-loadscope-reorder) $${TESTS:-tests}
 
 bench: setup    ## the harness's own cost, with stubs in place of the benchmarks
 	$(run) tests/bench_harness.py

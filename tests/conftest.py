@@ -21,6 +21,19 @@ from screen_stub import StubScreen
 from shared import SHARED
 
 
+# Those that take longest, before the others: a process of pytest-xdist takes whole files, and one that got such a file last would keep
+# the other waiting. test_campaign_run.py makes what test_campaign_seal.py needs.
+SLOW_FIRST = [f"test_{name}.py" for name in (
+    "campaign_run", "resume", "ab", "setup_env", "warm_screen", "autotune_record", "samples", "campaign_seal", "cudagraph", "warm",
+    "run_batch_again", "rlc_switch", "ir_meta", "campaign_host", "campaign_refusals", "run_batch_devices", "parallel_warmup", "ray_engine",
+    "autotune_shared", "host_device", "host_device_check", "compile_ahead", "run_batch_kill", "attempts", "budget", "rebuild_inventory")]
+
+
+def pytest_collection_modifyitems(items):
+    places = {name: place for place, name in enumerate(SLOW_FIRST)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
+
+
 def list_knobs():
     """The names in the Makefile's KNOBS."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")

@@ -7,6 +7,7 @@ needs `host_ms` for each launch, and a stream `gap_ms` after it; work that is ca
 what graph_timer/device.py lists.
 """
 import contextlib
+import gc
 import weakref
 from collections import OrderedDict
 
@@ -205,6 +206,7 @@ def pytest_configure(config):
 
     triton.testing.do_bench = do_bench_on(CARD)
     device.open_device = lambda module, kind, vendor: CARD
+    gc.freeze()     # torch: pytest looks for rubbish in it five times before it ends
 
 
 CARD = Card()

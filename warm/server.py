@@ -240,6 +240,7 @@ def start(folder, level, environ):
     write_state(folder, f"importing {os.getpid()}")
     if not getattr(sys.flags, "safe_path", False):      # with PYTHONSAFEPATH neither this script nor `-m pytest` adds one
         sys.path[0] = os.getcwd()       # not this script's; in a fork its working directory (child.py)
+    gc.disable()        # all that is imported stays
     try:
         changes = preload.import_all(level == "gems")
     except Exception as error:  # noqa: BLE001 - whatever it is: once more without flag_gems
@@ -255,6 +256,7 @@ def start(folder, level, environ):
     os.close(directory)
     gc.collect()
     gc.freeze()         # so that a collection in a fork does not touch, and thereby copy, the parent's pages
+    gc.enable()
     write_state(folder, f"forking {os.getpid()}")
     try_fork()
     return listener, {os.fsencode(name): os.fsencode(value) for name, value in changes.items()}

@@ -14,7 +14,7 @@ KNOBS := BAND BUDGET CACHE COLLECT COMPILE_AHEAD DEVICES DTYPES ENGINE FLAGGEMS_
          HOST_MODE HOST_TARGET ITER_MS KILL_AFTER_S LEVEL MANIFEST MATCH MODE NEW NOISE OLD OPS OUT PARALLEL_WARMUP_GPUS PLUGINS \
          PROCESSES PYTEST_EXTRA PYTHON RAY_ADDRESS REPLAY_FORCE REPLAY_FROM REPLAY_MISSING REPLAY_ROOT REPLAY_STRICT REPO RETRIES RETRY_FAILED \
          RETRY_PAUSE_S ROUNDS RUN RUNS SEED SET SETTLE_S SHAPES SHARD SHARD_INDEX SITE_PLUGINS SUITE SWITCH TASK TESTS TEST_ARGS TIMEOUT \
-         TIMER TIMERS TREE TUNER_CACHE USE_FLAGTUNE V VALUES VENV WARM WARMUP_MS WITH_USER
+         TIMER TIMERS TREE TUNER_CACHE TUNE_THREADS USE_FLAGTUNE V VALUES VENV WARM WARMUP_MS WITH_USER
 given   := $(foreach v,$(.VARIABLES),$(if $(filter command,$(firstword $(origin $(v)))),$(v)))
 unknown := $(filter-out $(KNOBS),$(given))
 ifneq ($(unknown),)
@@ -140,6 +140,7 @@ bench: setup    ## the harness's own cost, with stubs in place of the benchmarks
 	$(run) tests/bench_warm.py
 	$(run) tests/bench_record.py
 	$(run) tests/bench_sharding.py
+	$(run) tests/bench_tune.py
 
 examples: setup ## run the narrated sessions in examples/ again
 	$(run) examples/refresh.py

@@ -63,12 +63,13 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${REPLAY_STRICT:=0}"    # 1: a launch without the record's config fails its test / 1 则未按记录启动即失败
 : "${REPLAY_FORCE:=0}"     # 1: replay a record of another device, Triton or kernel source too / 1 则强制回放不匹配的记录
 : "${PARALLEL_WARMUP_GPUS:=}" # N: tune on N devices (DEVICES, else the visible ones), then measure on one / 并行调优的设备数
+: "${TUNE_THREADS:=}"      # that compile a tuner's configs before it times one; empty: as many as cores, host device 1 / 调优前并行编译的线程数
 : "${SITE_PLUGINS:=0}"     # 1 loads pytest plugins installed beside pytest (xdist, ...) / 1 则加载环境里的 pytest 插件
 : "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
 : "${PYTEST_EXTRA:=}"      # more arguments for pytest, split at blanks / 附加的 pytest 参数，以空格分隔
 # Our pytest plugins, in loading order (plugins/README.md) / 插件列表，按加载顺序
 : "${PLUGINS:=_device_guard_plugin _seed_plugin _mthreads_guard_plugin _host_device_plugin _rlc_switch_plugin\
- _parallel_warmup_plugin _autotune_record_plugin _ir_meta_plugin _cudagraph_plugin _pretty_report_plugin}"
+ _parallel_warmup_plugin _autotune_record_plugin _ir_meta_plugin _tune_compile_plugin _cudagraph_plugin _pretty_report_plugin}"
 # ---- End of config / 配置结束
 
 # shellcheck source=common/log_pipe.sh
@@ -193,10 +194,11 @@ choose_device() { # sets DEVICE and HOST_TARGET; asks torch only where the user 
         [ "$DEVICE" != host:0 ] || echo "run_pytest.sh: torch sees no accelerator; using the host device" >&2
     fi
     if [[ $DEVICE == host:* ]]; then : "${HOST_TARGET:=cuda:90}"; fi
-    local default_warmup=1000 default_iter=100
-    if [ -n "$HOST_TARGET" ]; then default_warmup=1 default_iter=1; fi
-    : "${WARMUP_MS:=$default_warmup}" "${ITER_MS:=$default_iter}"
-    check_number WARMUP_MS ITER_MS
+    local default_warmup=1000 default_iter=100 default_threads
+    default_threads=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
+    if [ -n "$HOST_TARGET" ]; then default_warmup=1 default_iter=1 default_threads=1; fi
+    : "${WARMUP_MS:=$default_warmup}" "${ITER_MS:=$default_iter}" "${TUNE_THREADS:=$default_threads}"
+    check_number WARMUP_MS ITER_MS TUNE_THREADS
 }
 
 choose_timer() { # sets TIMER and CACHE for the banner; an empty TIMER is the plugin's choice, and its rows say which
@@ -307,7 +309,7 @@ export_environment() {
     HARNESS_COMMIT=$(find_commit "$ROOT")
     export UPSTREAM_COMMIT HARNESS_COMMIT
     export PYTHONIOENCODING=utf-8:backslashreplace # no text of an error may end its table
-    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR SEED USE_FLAGTUNE PARALLEL_WARMUP_GPUS DEVICE HOST_MODE
+    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR SEED USE_FLAGTUNE PARALLEL_WARMUP_GPUS TUNE_THREADS DEVICE HOST_MODE
     [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
     if [ "$MODE" = kernel ] && [ "$TIMER" != host ]; then export TIMER CACHE; else export -n TIMER CACHE; fi
     unset PYTEST_ADDOPTS PYTEST_PLUGINS # a second, unseen channel; PYTEST_EXTRA is the one

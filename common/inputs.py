@@ -25,7 +25,7 @@ from common.trees import ROOT, find_commit, run_git
 
 # Knobs of run_pytest.sh that do not change what is measured, or have a component of their own.
 NOT_MEASURING = ("REPO", "FLAGGEMS_DIR", "FLAGGEMS_VLLM_DIR", "PYTHON", "RUN_DIR", "SHAPES", "DEVICE", "HOST_TARGET", "ATTEMPT",
-                 "FALLBACK", "REPLAY_FROM", "KILL_AFTER_S")
+                 "FALLBACK", "REPLAY_FROM", "KILL_AFTER_S", "TUNE_THREADS")
 # benchmark/conftest.py: the choices of --dtypes (FLOAT_DTYPES + INT_DTYPES + BOOL_DTYPES + cfloat).
 DTYPES = ("float16", "float32", "bfloat16", "int16", "int32", "bool", "complex64")
 LEVELS = ("core", "comprehensive")

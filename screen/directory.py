@@ -14,6 +14,7 @@ Requirements: the standard library.
 
 import datetime
 import os
+import shutil
 import time
 import uuid
 from dataclasses import dataclass
@@ -279,7 +280,9 @@ def mark_latest(screen):
 
 
 def remove_litter(run):
-    """Take away what killed drivers left of files that they were writing."""
+    """Take away what killed drivers left of files that they were writing, and of what ran beside the operators."""
+    for name in (".warm", ".ahead"):
+        shutil.rmtree(run / name, ignore_errors=True)
     for pattern in ("*.tmp", "shapes/*.tmp", "*/*/*.tmp"):
         for path in run.glob(pattern):
             path.unlink(missing_ok=True)

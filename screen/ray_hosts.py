@@ -13,6 +13,7 @@ Limits: Ray Client (ray://) is not used: the driver runs on a node of the cluste
 
 import contextlib
 import secrets
+import socket
 import time
 from collections import Counter
 from dataclasses import replace
@@ -26,6 +27,7 @@ from screen.ray_engine import RayEngine, first_line
 from screen.ray_worker import Worker, describe_sources, strip_times
 
 RESOURCE = "gemscreen_device"
+REACH_LIMIT = 10.0      # seconds for the head to accept a connection
 JOIN_LIMIT = 300.0      # seconds for all devices to answer: each node imports torch once
 
 
@@ -38,11 +40,12 @@ class RayHosts:
         if "://" in self._address:
             raise UserError(f"RAY_ADDRESS: {self._address}: Ray Client is not used; run this on a node of the cluster, with its "
                             "HOST:PORT or `auto`")
+        mend = "start a cluster (ray start --head), with the same Python and Ray as here (docs/many-hosts.md)"
         try:
+            _reach(self._address)
             self._ray.init(address=self._address, log_to_driver=False, logging_level="ERROR", namespace="gemscreen")
-        except (ConnectionError, RuntimeError, ValueError, self._ray.exceptions.RayError) as error:
-            raise UserError(f"RAY_ADDRESS: {self._address}: {first_line(error)}; start a cluster (ray start --head), with the "
-                            "same Python and Ray as here (docs/many-hosts.md)", REFUSED) from None
+        except (OSError, RuntimeError, ValueError, OverflowError, self._ray.exceptions.RayError) as error:
+            raise UserError(f"RAY_ADDRESS: {self._address}: {first_line(error)}; {mend}", REFUSED) from None
         self._slots = {}        # {name: (actor, Device as its node calls it, node)}
 
     def find_devices(self, environ, python):
@@ -158,6 +161,13 @@ def _import_ray():
         raise UserError("ENGINE: ray: Ray is not installed here; install it on every node: "
                         ".venv/bin/python -m pip install -r requirements/ray.txt", REFUSED) from None
     return ray
+
+
+def _reach(address):
+    """OSError if nothing listens at HOST:PORT: Ray itself tries for minutes."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH_LIMIT).close()
 
 
 def _name_nodes(nodes):

@@ -123,6 +123,8 @@ def test_a_device_that_is_silent_is_lost_and_its_actor_ended():
 def test_no_cluster(stub):
     assert stub.run("--engine", "ray", "--address", "ray://127.0.0.1:1") == 2
     assert "Ray Client is not used" in stub.output()
+    assert stub.run("--engine", "ray", "--address", "127.0.0.1:1") == 3        # at once: Ray itself tries for minutes
+    assert "RAY_ADDRESS: 127.0.0.1:1: [Errno 111] Connection refused; start a cluster" in stub.output()
 
 
 def test_without_ray_the_error_names_what_to_install(stub):

@@ -314,8 +314,10 @@ def test_a_caller_that_closed_its_descriptors(stub, closed):
 
 def test_half_written_files_of_a_killed_driver_go(stub):
     assert stub.run("--ops", "abs") == 0
-    left = [stub.latest / name for name in ("screen.json.0badf00d.tmp", "main/abs/.complete.0badf00d.tmp")]
+    left = [stub.latest / name for name in ("screen.json.0badf00d.tmp", "main/abs/.complete.0badf00d.tmp", ".warm/0-main/state",
+                                            ".ahead/main/abs.log")]
     for path in left:
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("{")
     assert stub.run("--ops", "abs") == 0 and not [path for path in left if path.exists()]
 

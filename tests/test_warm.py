@@ -58,7 +58,7 @@ def test_ending():
         os.kill(os.getpid(), getattr(signal, ending))
 """
 LEAVES = """
-import atexit, os, sys, threading, time
+import atexit, ctypes, os, sys, threading, time
 def write(text):
     print(text, flush=True)
 def test_leaves():
@@ -66,6 +66,7 @@ def test_leaves():
     threading.Thread(target=lambda: (time.sleep(0.3), write("THREAD"))).start()
     sys.unclosed = open("unclosed", "w")
     sys.unclosed.write("whole")
+    ctypes.CDLL(None).printf(b"%s\\n", b"FROM C")      # as a kernel's printf; in a pipe it is only written at an end
 """
 WAITS = """
 import os, signal, subprocess, time
@@ -169,7 +170,7 @@ def test_it_ends_as_a_plain_process_ends(parent, ending):
 def test_an_end_waits_for_threads_and_leaves_nothing_unwritten(parent):
     (parent.folder / "test_leaves.py").write_text(LEAVES)
     code, output = parent.run("test_leaves.py")
-    assert code == 0 and output.index("THREAD") < output.index("AT EXIT"), output
+    assert code == 0 and output.index("THREAD") < output.index("AT EXIT") and output.count("FROM C") == 1, output
     assert (parent.folder / "unclosed").read_text() == "whole"
 
 
@@ -255,6 +256,20 @@ def test_with_a_parent_that_hangs_nobody_waits_for_the_time_limit(tmp_path):
     assert (code, "warm" in output) == (0, False)
     parent.process.kill()
     parent.process.wait()
+
+
+def test_a_fork_that_fails_later_is_a_plain_process_and_the_next_is_tried(tmp_path):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import os, sys\nif 'server.py' in ' '.join(sys.orig_argv):\n    real, calls = os.fork, []\n    def fork():\n"
+        "        calls.append(1)\n        if len(calls) == 2: raise OSError(11, 'no more processes')\n"
+        "        return real()\n    os.fork = fork\n")
+    parent = Parent(tmp_path, PYTHONPATH=f"{tmp_path / 'site'}:{ROOT / 'plugins'}")
+    assert parent.await_state("ready", "broken") == "ready"
+    outputs = [parent.run("--noconftest", "--version")[1].splitlines() for _ in range(2)]
+    parent.close()
+    assert outputs[0][0] == "warm: plain process: fork failed: [Errno 11] no more processes"
+    assert [len(output) for output in outputs] == [2, 1]        # the version alone
 
 
 # ---- where it is not used

@@ -104,7 +104,11 @@ class Server:
     def fork(self, connection, files, request):
         """True in the fork; in the parent the connection is watched from now on."""
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:        # this once, perhaps: too many processes, no memory
+            os.write(files[3], f"fork failed: {error}".encode())
+            return False
         if pid == 0:
             self.close_in_fork(connection)
             enter(files, request | {"environ": request["environ"] | self.changes}, parent)

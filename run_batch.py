@@ -56,13 +56,13 @@ from pathlib import Path
 
 from common import dismissals, inputs
 from common.errors import BAD_RESULT, DONE, INTERRUPTED, run_main
+from common.interrupts import Interrupts
 from common.outcome import GOOD_STATUSES
 from common.shapes import find_shapes
 from common.state import hold_lock, read_marker
 from common.trees import ROOT, find_trees
 from screen import budget, directory as screens, history, options, order, plan, replay, resume, sharding
 from screen.engine import ENGINES, connect
-from screen.interrupts import Interrupts
 from screen.progress import Progress, say
 from screen.scheduler import Scheduler
 

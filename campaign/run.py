@@ -19,7 +19,6 @@ import collections
 import os
 import platform
 import shutil
-import signal
 import sys
 import time
 from dataclasses import replace
@@ -37,6 +36,7 @@ from campaign.worker import RunningStep, Session, is_done
 from common.device_lock import hold_devices
 from common.devices import select_devices
 from common.errors import BAD_RESULT, REFUSED, USAGE, UserError, run_main
+from common.interrupts import Interrupts
 from common.process import end_tagged
 from common.state import claim_directory, hold_lock, link_latest, read_json, read_marker, remove_marker, utc_now, utc_stamp, write_json_atomic
 from common.trees import ROOT, find_commit
@@ -134,6 +134,8 @@ def run_lanes(session, lanes):
     running = {}
     try:
         while running or any(lanes):
+            if session.interrupts.count:
+                raise KeyboardInterrupt
             for number, lane in enumerate(lanes):
                 while number not in running and lane:
                     step = lane.popleft()
@@ -232,17 +234,13 @@ def list_changed(session):
     return [task for task, each in facts.items() if each.is_changed and not (find_broken_evidence(each) or find_failure(each))]
 
 
-def interrupt(number, frame):
-    raise KeyboardInterrupt
-
-
 def main(argv):
     parser = argparse.ArgumentParser(prog="run.py", description="run a campaign to its seal")
     parser.add_argument("manifest", nargs="?", type=Path, default=os.environ.get("MANIFEST") or None)
     parser.add_argument("--run", type=Path, default=os.environ.get("RUN") or None)
     parser.add_argument("--frozen", type=Path, default=layout.FROZEN_ROOT, help="where frozen directories are kept")
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, interrupt)
+    interrupts = Interrupts()
     environ, python = dict(os.environ), find_python(os.environ)
     run, frozen = choose_run(options, environ)
     run = Path(run).absolute()
@@ -263,9 +261,12 @@ def main(argv):
         run_id = start_run(run, frozen, context)
         frozen = layout.read_frozen(run / layout.FROZEN)
         session = Session(run, run_id, frozen, context.tree, tuple(devices), python, find_run_pytest(environ), environ,
-                          lambda device: describe_device(device, environ))
+                          lambda device: describe_device(device, environ), interrupts)
         print(f"run: {run}", flush=True)
-        run_campaign(session)
+        with interrupts:
+            run_campaign(session)
+        if interrupts.count:
+            raise KeyboardInterrupt
         preflight.run_checks(replace(context, frozen=frozen), preflight.AT_THE_END)
         judgement, digest = seal.seal_run(run, frozen, {device.name: describe_device(device, environ) for device in devices})
         lock.unlink(missing_ok=True)

@@ -34,7 +34,8 @@ UNSET = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE
 
 @dataclass(frozen=True)
 class Session:
-    """What all steps of a run share. `probe`: a function that describes the state of a device now."""
+    """What all steps of a run share. `probe`: a function that describes the state of a device now. `interrupts` (common/interrupts.py):
+    counted while steps run."""
     run: Path
     run_id: str
     frozen: object
@@ -44,6 +45,7 @@ class Session:
     run_pytest: Path
     environ: dict
     probe: object
+    interrupts: object
 
     def device_of(self, task):
         """The one device on which all cells and rounds of a task run."""

@@ -124,6 +124,26 @@ def test_killed_at_random_moments_and_resumed_it_is_the_same(tmp_path, small):
     assert mini.tool("verify", mini.run_dir).returncode == 0
 
 
+IN_A_FORK = """
+import glob, os, signal, sys
+told = []
+def tell():
+    if not told and glob.glob(os.environ["MINI_FOLDER"] + "/runs/mini/tasks/*/*/*"):
+        told.append(os.kill(os.getpid(), signal.SIGINT))
+if "campaign/run.py" in " ".join(sys.orig_argv):
+    os.register_at_fork(after_in_parent=tell)
+"""
+
+
+def test_an_interrupt_that_arrives_while_a_step_is_started_is_not_lost(tmp_path):
+    """Python forgets an exception that is raised in a hook of fork()."""
+    mini = MiniCampaign(tmp_path, FEW)
+    (tmp_path / "sitecustomize.py").write_text(IN_A_FORK)
+    driver = mini.start(PYTHONPATH=tmp_path, MINI_SLOW_S="20")
+    assert driver.wait(timeout=60) == 130, (tmp_path / "output").read_text()
+    assert not list(mini.run_dir.glob("tasks/*/*/*/.complete"))
+
+
 def test_going_on_needs_the_same_manifest(tmp_path):
     mini = MiniCampaign(tmp_path, FEW)
     (mini.run_dir / "frozen").mkdir(parents=True)

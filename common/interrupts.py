@@ -1,4 +1,5 @@
-"""Ctrl-C, SIGTERM and a lost terminal: counted while operators run, so that their children are ended first.
+"""Ctrl-C, SIGTERM and a lost terminal: counted while children run, so that these are ended first, and none is lost: an exception
+that a handler raises inside a hook of fork() is printed and forgotten.
 
 Requirements: the standard library.
 """

@@ -63,7 +63,7 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${REPLAY_STRICT:=0}"    # 1: a launch without the record's config fails its test / 1 则未按记录启动即失败
 : "${REPLAY_FORCE:=0}"     # 1: replay a record of another device, Triton or kernel source too / 1 则强制回放不匹配的记录
 : "${PARALLEL_WARMUP_GPUS:=}" # N: tune on N devices (DEVICES, else the visible ones), then measure on one / 并行调优的设备数
-: "${TUNE_THREADS:=}"      # that compile a tuner's configs before it times one; empty: as many as cores, host device 1 / 调优前并行编译的线程数
+: "${TUNE_THREADS:=1}"     # that compile a tuner's configs before it times one; 1: none, each in its turn / 调优前并行编译的线程数
 : "${SITE_PLUGINS:=0}"     # 1 loads pytest plugins installed beside pytest (xdist, ...) / 1 则加载环境里的 pytest 插件
 : "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
 : "${PYTEST_EXTRA:=}"      # more arguments for pytest, split at blanks / 附加的 pytest 参数，以空格分隔
@@ -149,7 +149,7 @@ check_knobs() {
     [ -z "$HOST_TARGET" ] || check_choice HOST_TARGET cuda:80 cuda:90
     check_choice FALLBACK '' subset own
     check_choice SITE_PLUGINS 0 1
-    check_number ATTEMPT KILL_AFTER_S
+    check_number ATTEMPT KILL_AFTER_S TUNE_THREADS
     [ "$SEED" = none ] || [[ $SEED =~ ^[0-9]+$ ]] || die 2 "SEED: $SEED: is no whole number; give one, as SEED=0, or SEED=none"
     DTYPES=${DTYPES//[[:space:]]/}
     for dtype in ${DTYPES//,/ }; do
@@ -194,11 +194,10 @@ choose_device() { # sets DEVICE and HOST_TARGET; asks torch only where the user 
         [ "$DEVICE" != host:0 ] || echo "run_pytest.sh: torch sees no accelerator; using the host device" >&2
     fi
     if [[ $DEVICE == host:* ]]; then : "${HOST_TARGET:=cuda:90}"; fi
-    local default_warmup=1000 default_iter=100 default_threads
-    default_threads=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc)
-    if [ -n "$HOST_TARGET" ]; then default_warmup=1 default_iter=1 default_threads=1; fi
-    : "${WARMUP_MS:=$default_warmup}" "${ITER_MS:=$default_iter}" "${TUNE_THREADS:=$default_threads}"
-    check_number WARMUP_MS ITER_MS TUNE_THREADS
+    local default_warmup=1000 default_iter=100
+    if [ -n "$HOST_TARGET" ]; then default_warmup=1 default_iter=1; fi
+    : "${WARMUP_MS:=$default_warmup}" "${ITER_MS:=$default_iter}"
+    check_number WARMUP_MS ITER_MS
 }
 
 choose_timer() { # sets TIMER and CACHE for the banner; an empty TIMER is the plugin's choice, and its rows say which

@@ -69,21 +69,18 @@ def visible_variables(vendor):
 def child_environment(device, environ, slots=1):
     """Changes to `environ` for a child that may use only `device`: {variable: value, or None to unset it}.
 
-    `slots` is the number of children that run at the same time; they share the cores between them.
+    `slots` is the number of children that run at the same time; host slots share the cores between them.
     """
-    share = str(max(1, count_cores() // max(1, slots)))
     if device.is_host:
         changes = {name: "" for name in ALL_VARIABLES}
         changes["HOST_TARGET"] = environ.get("HOST_TARGET") or DEFAULT_TARGET
         if not environ.get("OMP_NUM_THREADS"):
-            changes["OMP_NUM_THREADS"] = share
+            changes["OMP_NUM_THREADS"] = str(max(1, count_cores() // max(1, slots)))
         return changes
     changes = {name: device.name for name in visible_variables(device.vendor)}
     # The numbers of nvidia-smi and not "fastest first", so that 6 is the same card for every tool.
     changes["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     changes["HOST_TARGET"] = None
-    if not environ.get("TUNE_THREADS"):
-        changes["TUNE_THREADS"] = share
     return changes
 
 

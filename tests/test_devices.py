@@ -162,14 +162,6 @@ def test_host_slots_share_the_cores():
     assert "OMP_NUM_THREADS" not in child_environment(device, {"OMP_NUM_THREADS": "3"})
 
 
-def test_devices_share_the_cores_that_compile_a_sweep():
-    device = Device("6", "nvidia")
-    assert child_environment(device, {}, slots=1)["TUNE_THREADS"] == str(count_cores())
-    assert child_environment(device, {"TUNE_THREADS": ""}, slots=1000)["TUNE_THREADS"] == "1"
-    assert "TUNE_THREADS" not in child_environment(device, {"TUNE_THREADS": "3"})
-    assert "TUNE_THREADS" not in child_environment(Device("host:0", "host"), {})
-
-
 @pytest.mark.parametrize("text", ["host", "host:x", "0,host:0", "host:0,0"])
 def test_host_slots_are_not_mixed_with_devices(machine, text):
     with pytest.raises(UserError, match="host slots are written host:0,host:1"):

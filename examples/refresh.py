@@ -93,7 +93,11 @@ def refresh(path):
 
 
 if __name__ == "__main__":
-    sessions = [Path(__file__).parent / name for name in sys.argv[1:]] or sorted(Path(__file__).parent.glob("*.txt"))
+    known = {path.name: path for path in sorted(Path(__file__).parent.glob("*.txt"))}
+    unknown = [name for name in sys.argv[1:] if name not in known]
+    if unknown:
+        sys.exit(f"refresh.py: error: {unknown[0]}: no such session; there are {', '.join(known)}")
+    sessions = [known[name] for name in sys.argv[1:] or known]
     surprises = [line for session in sessions for line in refresh(session)]
     print(*surprises, sep="\n", end="\n" if surprises else "", file=sys.stderr)
     sys.exit(1 if surprises else 0)

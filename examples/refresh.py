@@ -93,11 +93,11 @@ def refresh(path):
 
 
 if __name__ == "__main__":
-    known = {path.name: path for path in sorted(Path(__file__).parent.glob("*.txt"))}
-    unknown = [name for name in sys.argv[1:] if name not in known]
-    if unknown:
-        sys.exit(f"refresh.py: error: {unknown[0]}: no such session; there are {', '.join(known)}")
-    sessions = [known[name] for name in sys.argv[1:] or known]
+    folder = Path(__file__).parent
+    sessions = [folder / name for name in sys.argv[1:]] or sorted(folder.glob("*.txt"))
+    missing = [path for path in sessions if not path.is_file()]
+    if missing:
+        sys.exit(f"refresh.py: error: {missing[0]}: no such session; there are {', '.join(sorted(path.name for path in folder.glob('*.txt')))}")
     surprises = [line for session in sessions for line in refresh(session)]
     print(*surprises, sep="\n", end="\n" if surprises else "", file=sys.stderr)
     sys.exit(1 if surprises else 0)

@@ -62,7 +62,7 @@ from common.shapes import find_shapes
 from common.state import hold_lock, read_marker
 from common.trees import ROOT, find_trees
 from screen import budget, directory as screens, history, options, order, plan, replay, resume, sharding
-from screen.engine import ENGINES, connect
+from screen.engine import LocalHost
 from screen.progress import Progress, say
 from screen.scheduler import Scheduler
 
@@ -70,12 +70,20 @@ from screen.scheduler import Scheduler
 def main(argv):
     environ, dry_run = options.read_options(argv, __doc__)
     environ["ENGINE"] = environ.get("ENGINE") or "local"
-    inputs.check_choice("ENGINE", environ["ENGINE"], ENGINES)
-    hosts = connect(environ)
+    inputs.check_choice("ENGINE", environ["ENGINE"], ("local", "ray"))
+    hosts = find_hosts(environ)
     try:
         return screen_on(hosts, environ, dry_run)
     finally:
         hosts.close()
+
+
+def find_hosts(environ):
+    """The hosts that ENGINE names. Ray is only imported where it is asked for."""
+    if environ["ENGINE"] == "ray":
+        from screen.ray_hosts import RayHosts
+        return RayHosts(environ)
+    return LocalHost()
 
 
 def screen_on(hosts, environ, dry_run):

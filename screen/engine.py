@@ -1,6 +1,6 @@
 """Where a screen's operators run: the hosts, seen by run_batch.py, and an engine, seen by the scheduler.
 
-    hosts = connect(environ)                    ENGINE=local: this host;  ray: the nodes of a Ray cluster (ray_hosts.py)
+    hosts = LocalHost()                         ENGINE=local: this host; or ray_hosts.py's, the nodes of a Ray cluster
     hosts.find_devices(environ, python)         [Device, ...]
     with hosts.hold(devices, environ, run) as held: ...
     engine = hosts.open(screen, say)
@@ -19,22 +19,12 @@ from screen.attempts import check_runner, set_cache_aside, start_attempt
 from screen.settling import Settling
 from warm.pool import Pool
 
-ENGINES = ("local", "ray")
-
 
 class DeviceLost(UserError):
     """A device, or the host that has it, is gone: its operator did nothing wrong and runs again elsewhere."""
 
     def __init__(self, message):
         super().__init__(message, REFUSED)
-
-
-def connect(environ):
-    """The hosts that ENGINE names."""
-    if environ.get("ENGINE") == "ray":
-        from screen.ray_hosts import RayHosts
-        return RayHosts(environ)
-    return LocalHost()
 
 
 def make_pool(screen, folder=None):

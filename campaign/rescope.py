@@ -51,7 +51,12 @@ def read_sealed(run):
 
 
 def read_noise(receipt):
-    return Noise(**receipt["noise"]) if receipt["noise"] else None
+    """The sealed Noise, or None where no times were taken. UserError INTEGRITY for one of another form."""
+    noise, fields = receipt["noise"], Noise.__dataclass_fields__.keys()
+    if noise and noise.keys() != fields:
+        raise UserError(f"RUN: its receipt's noise has other figures than this tool's ({', '.join(sorted(noise.keys() ^ fields))}); use the "
+                        f"tools of its commit, {receipt.get('project_commit')}", INTEGRITY)
+    return Noise(**noise) if noise else None
 
 
 def refuse_other_counts(run, frozen, receipt, tasks):

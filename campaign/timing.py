@@ -38,6 +38,7 @@ from common.verdict import adjust_bh
 
 POWER = 0.80
 LEAST_FREEDOM = 0.1
+MOST_LOG = 700.0  # exp() of more overflows: an interval that wide says nothing anyhow
 
 
 @dataclass(frozen=True)
@@ -177,14 +178,23 @@ def judge_row(row, logs, placebo, noise, rules, shift):
     mean, error = statistics.fmean(logs), sigma / math.sqrt(len(logs))
     t_level, t_power = find_quantiles(freedom, rules.level)
     half_width, excess = t_level * error + shift, max(0.0, abs(mean) - shift)
-    return RowTiming(row, len(logs), math.exp(mean), math.exp(mean - half_width), math.exp(mean + half_width),
-                     math.expm1((t_level + t_power) * error + shift), math.exp(statistics.fmean(placebo)),
+    return RowTiming(row, len(logs), math.exp(mean), *find_interval(mean, half_width),
+                     find_mde((t_level + t_power) * error + shift), math.exp(statistics.fmean(placebo)),
                      2 * float(stdtr(freedom, -excess / error)), shift)
 
 
 def find_quantiles(freedom, level):
     """(two-sided t of `level`, one-sided t of POWER) for `freedom` degrees of freedom."""
     return float(stdtrit(freedom, (1 + level) / 2)), float(stdtrit(freedom, POWER))
+
+
+def find_interval(mean, half_width):
+    """(low, high) as ratios."""
+    return math.exp(mean - half_width), math.exp(min(mean + half_width, MOST_LOG))
+
+
+def find_mde(log):
+    return math.expm1(min(log, MOST_LOG))
 
 
 def adjust_rows(rows_by_task, planned):
@@ -221,8 +231,8 @@ def judge_task(times, rows, noise, rules, shifts):
     directions = {round_: find_round_direction(each, list_task_logs(times, "mask0", (round_,)), shift, t_level * sigma, rules)
                   for round_, each in per_round.items()}
     standing = [row for row in rows if row.adjusted is not None and row.adjusted < 1 - rules.level]
-    return Timing("ok", "", *(math.exp(statistics.fmean(per_round[r])) for r in ("a", "b")), math.exp(mean - t_level * error - shift),
-                  math.exp(mean + t_level * error + shift), math.expm1((t_level + t_power) * error + shift), directions["a"], directions["b"],
+    return Timing("ok", "", *(math.exp(statistics.fmean(per_round[r])) for r in ("a", "b")), *find_interval(mean, t_level * error + shift),
+                  find_mde((t_level + t_power) * error + shift), directions["a"], directions["b"],
                   sum(row.ratio < 1 / (1 + rules.band) for row in standing), sum(row.ratio > 1 + rules.band for row in standing))
 
 

@@ -167,6 +167,17 @@ def test_a_receipt_of_another_schema(tmp_path, small):
     assert done.returncode == 2 and "its receipt is of schema 2, this tool reads 1" in done.stderr
 
 
+def test_a_receipt_whose_noise_has_other_figures(tmp_path, small):
+    """Of the same schema, sealed by tools that pooled sigma: these cannot judge by it."""
+    run = make_writable_copy(small.run_dir, tmp_path / "run")
+    edit(run / "receipt.json", '"row_freedom"', '"row_other"')
+    forge_sums(run)
+    lock_again(run)
+    done = small.tool("rescope", run, "--floor", "1")
+    assert done.returncode == 4 and "its receipt's noise has other figures than this tool's (row_freedom, row_other)" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 # Rescope ------------------------------------------------------------------------------------------------------------
 
 

@@ -69,6 +69,13 @@ def test_more_processes_do_not_make_the_launch_gap_less():
     assert not has_verdict(timings["t"]) and timings["t"].rows_faster == 0 and timings["t"].high > 1
 
 
+def test_a_gap_beyond_all_bounds_is_no_overflow():
+    """A broken row may claim any launch gap; its interval is then as wide as a float can say, and the campaign goes on."""
+    timings, _ = judge_campaign({"t": make_times(lambda: 0.01, candidate=0.5)}, shifts={"t": {"row0": 1000.0, "row1": 1000.0}})
+    assert not has_verdict(timings["t"]) and timings["t"].low < 1 < timings["t"].high
+    assert math.isfinite(timings["t"].high) and math.isfinite(timings["t"].mde)
+
+
 def test_variance_is_of_the_placebo_about_0_beyond_the_shift_and_of_the_ratios_about_their_mean():
     assert find_variance([0.03, -0.01], [0.5, 0.52], 0.0) == (pytest.approx((0.0009 + 0.0001 + 0.0002) / 3), 3)
     assert find_variance([0.03, -0.01], [0.5, 0.52], 0.02) == (pytest.approx((0.0001 + 0.0002) / 3), 3)

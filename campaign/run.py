@@ -103,7 +103,7 @@ def start_run(run, frozen, context):
         "schema": layout.SCHEMA, "run_id": run_id, "frozen": name_frozen(frozen), "started": utc_now(),
         "devices": context.facts, "host": platform.node(), "kernel": platform.release(),
         "source": {"repo": frozen.manifest.source.repo, "tree": str(context.tree), "commit": find_commit(context.tree, context.environ)},
-        "project_commit": find_commit(ROOT, context.environ), "versions": preflight.read_versions(context.python, context.environ)})
+        "project_commit": find_commit(ROOT, {}), "versions": preflight.read_versions(context.python, context.environ)})
     return run_id
 
 

@@ -91,6 +91,7 @@ def test_the_receipt_says_what_was_run_and_its_noise(mini):
     noise = receipt["noise"]
     assert (noise["null_rows"], noise["alarms"], noise["alarm_rate"], noise["is_usable"]) == (10, 0, 0.0, True)
     assert 0.0005 < noise["row_sigma"] < 0.004
+    assert (receipt["source"]["commit"], receipt["project_commit"]) == ("00000000000000000000000000000000000000aa", "")  # a copy without .git
     assert "run_pytest.sh" in receipt["tools"] and "campaign/classify.py" in receipt["tools"]
 
 

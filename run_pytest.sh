@@ -150,7 +150,8 @@ check_knobs() {
     check_choice FALLBACK '' subset own
     check_choice SITE_PLUGINS 0 1
     check_number ATTEMPT KILL_AFTER_S TUNE_THREADS
-    [ "$SEED" = none ] || [[ $SEED =~ ^[0-9]+$ ]] || die 2 "SEED: $SEED: is no whole number; give one, as SEED=0, or SEED=none"
+    [ "$SEED" = none ] || [[ $SEED =~ ^[0-9]{1,9}$ ]] ||
+        die 2 "SEED: $SEED: is no whole number of at most 9 digits; give one, as SEED=0, or SEED=none"
     DTYPES=${DTYPES//[[:space:]]/}
     for dtype in ${DTYPES//,/ }; do
         [[ " $UPSTREAM_DTYPES " == *" $dtype "* ]] ||
@@ -311,6 +312,8 @@ export_environment() {
     export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR SEED USE_FLAGTUNE PARALLEL_WARMUP_GPUS TUNE_THREADS DEVICE HOST_MODE
     [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
     if [ "$MODE" = kernel ] && [ "$TIMER" != host ]; then export TIMER CACHE; else export -n TIMER CACHE; fi
+    # The order of a set of strings is a random input, too: generated code may follow it.
+    [ "$SEED" = none ] || export PYTHONHASHSEED=${PYTHONHASHSEED:-$SEED}
     unset PYTEST_ADDOPTS PYTEST_PLUGINS # a second, unseen channel; PYTEST_EXTRA is the one
     if [ -n "$HOST_TARGET" ]; then export HOST_TARGET; else export -n HOST_TARGET; fi
     if [ -n "$REPLAY_FROM" ]; then export REPLAY_FROM REPLAY_STRICT REPLAY_FORCE; else export -n REPLAY_FROM; fi

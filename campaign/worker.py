@@ -56,7 +56,7 @@ def list_settings(session, step):
     """{variable: value} that makes the step what it is; all else is the caller's environment without knobs."""
     manifest, task = session.frozen.manifest, session.frozen.tasks[step.task]
     timing = manifest.timing
-    settings = {"REPO": manifest.source.repo, "PYTHON": session.python, "TUNER_CACHE": "isolated", "DTYPES": ",".join(task["dtypes"]),
+    settings = {"REPO": manifest.source.repo, "PYTHON": session.python, "TUNER_CACHE": "isolated", "SEED": "0", "DTYPES": ",".join(task["dtypes"]),
                 "DEVICE": session.device_of(step.task).name}
     if manifest.source.repo in VARIABLES:
         settings[VARIABLES[manifest.source.repo]] = str(session.tree)

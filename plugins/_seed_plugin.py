@@ -7,6 +7,7 @@ Use:     SEED=0 python -m pytest -p _seed_plugin -s benchmark/test_pad.py      (
 Reads:   SEED  a whole number; unset or `none`: nothing is seeded
 Does:    seeds Python's `random`, NumPy and torch (its devices too) before the collection, and before each test anew from SEED
          and the test's node id: a test's inputs do not depend on which tests ran before it.
+         run_pytest.sh sets PYTHONHASHSEED from SEED as well (the order of sets), which only a process' start can do.
 Limits:  what a benchmark seeds itself stays its own; os.urandom, `secrets` and generators made without a seed are not reached.
          Kernels that draw numbers are seeded through torch's generators, as far as they use these.
 """

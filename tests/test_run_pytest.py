@@ -170,6 +170,13 @@ def test_knobs_reach_upstreams_options(tree, mode, timer, cache):
     assert (header["timer"], header["cache"]) == (timer, cache)
 
 
+@pytest.mark.parametrize("knobs, seed", [({}, "0"), ({"SEED": "7"}, "7"), ({"SEED": "none"}, "None"), ({"PYTHONHASHSEED": "3"}, "3")])
+def test_sets_of_strings_have_one_order_in_every_process(tree, knobs, seed):
+    node = add_benchmark(tree, "one", "def test_one():\n    import os; print('hash seed', os.environ.get('PYTHONHASHSEED'))")
+    ended = run_script(tree, "one", node + "::test_one", **knobs)
+    assert f"hash seed {seed}\n" in ended.stdout and f"\nseed: {knobs.get('SEED', '0')}\n" in ended.stdout
+
+
 def test_tuner_is_plain_unless_asked(tree):
     node = add_benchmark(tree, "one", "def test_one():\n    import os; print('flagtune', os.environ['USE_FLAGTUNE'])")
     run_script(tree, "one", node)

@@ -29,7 +29,7 @@ def tree(tmp_path):
         ({"HOST_TARGET": "cuda90"}, 2, ["HOST_TARGET: cuda90: ", "cuda:80 cuda:90"]),
         ({"HOST_MODE": "run"}, 2, ["HOST_MODE: run: ", "execute compile"]),
         ({"ITER_MS": "1.5"}, 2, ["ITER_MS: 1.5: "]),
-        ({"SEED": "-1"}, 2, ["SEED: -1: is no whole number; give one, as SEED=0, or SEED=none"]),
+        ({"SEED": "-1"}, 2, ["SEED: -1: is no whole number of at most 9 digits; give one, as SEED=0, or SEED=none"]),
         ({"DTYPES": "float16,flaot32"}, 2, ["DTYPES: flaot32: "]),
         ({"DTYPES": "float64"}, 2, ["DTYPES: float64: ", *DTYPES]),
         ({"SHAPES": "/no/such.yaml"}, 2, ["SHAPES: /no/such.yaml: no such file"]),

@@ -14,8 +14,8 @@ replicate) is one fresh process per cell: the unit of replication. With d = ln(c
                 processes do not tell which. So a row's variance (its own placebo about 0, its own spread over the
                 processes) is moderated by that of all rows, as Smyth (2004, Stat. Appl. Genet. Mol. Biol. 3, section 3)
                 does for genes: a weighted mean, whose degrees of freedom grow by as many as the rows' variances
-                are alike. A pooled sigma called 3 of 28 null rows of an H200 changed; so moderated, none. min_noise
-                (what the timer resolves) is the least of a variance.
+                are alike. (One pooled sigma called 3 of 28 null rows changed: campaign/results.) min_noise, what the timer
+                resolves, is the least of a variance.
     interval    exp(mean d +- (t x sigma / sqrt n + shift))     MDE  (t_level + t_power) x sigma / sqrt n + shift
                 t has sigma's degrees of freedom
     rows        p-values of the rows with both rounds, Benjamini-Hochberg over all planned rows
@@ -104,7 +104,7 @@ def list_task_logs(times, cell, rounds=("a", "b")):
 def measure_noise(times_by_task, identical, rules, shifts_by_task):
     """Noise of a campaign. `identical`: the tasks whose binaries are the same in off and candidate."""
     placebo = [log for times in times_by_task.values() for logs in list_logs(times, "mask0").values() for log in logs]
-    rows = [found for task, times in times_by_task.items() for found in list_row_variances(times, shifts_by_task[task])]
+    rows = [find_variance(*row) for task, times in times_by_task.items() for _, *row in list_rows(times, shifts_by_task[task])]
     tasks = [find_task_variance(times, shifts_by_task[task]) for task, times in times_by_task.items()]
     base = Noise(*fit_prior(rows, rules.min_noise), *fit_prior(tasks, rules.min_noise), len(placebo),
                  statistics.fmean(placebo) if placebo else 0.0, 0, None, None, 0, None, False)
@@ -161,40 +161,35 @@ def moderate(found, sigma, freedom, least):
 # Rows --------------------------------------------------------------------------------------------------------------
 
 
+def list_rows(times, shifts):
+    """[(row, its placebo, its log ratios, its shift)] of a task."""
+    placebos = list_logs(times, "mask0")
+    return [(row, placebos[row], logs, shifts.get(row, 0.0)) for row, logs in list_logs(times, "candidate").items()]
+
+
 def judge_rows(times, noise, rules, shifts):
     """[(RowTiming, its log ratios)] of a task, not corrected."""
-    placebos = list_logs(times, "mask0")
-    return [(judge_row(row, logs, placebos[row], noise, rules, shifts.get(row, 0.0)), logs) for row, logs in list_logs(times, "candidate").items()]
+    return [(judge_row(row, placebo, logs, shift, noise, rules), logs) for row, placebo, logs, shift in list_rows(times, shifts)]
 
 
-def list_row_variances(times, shifts):
-    """[(variance, degrees of freedom)] of the rows of a task."""
-    placebos = list_logs(times, "mask0")
-    return [find_variance(placebos[row], logs, shifts.get(row, 0.0)) for row, logs in list_logs(times, "candidate").items()]
-
-
-def judge_row(row, logs, placebo, noise, rules, shift):
+def judge_row(row, placebo, logs, shift, noise, rules):
     sigma, freedom = moderate(find_variance(placebo, logs, shift), noise.row_sigma, noise.row_freedom, rules.min_noise)
     mean, error = statistics.fmean(logs), sigma / math.sqrt(len(logs))
-    t_level, t_power = find_quantiles(freedom, rules.level)
-    half_width, excess = t_level * error + shift, max(0.0, abs(mean) - shift)
-    return RowTiming(row, len(logs), math.exp(mean), *find_interval(mean, half_width),
-                     find_mde((t_level + t_power) * error + shift), math.exp(statistics.fmean(placebo)),
-                     2 * float(stdtr(freedom, -excess / error)), shift)
+    p_value = 2 * float(stdtr(freedom, -max(0.0, abs(mean) - shift) / error))
+    return RowTiming(row, len(logs), math.exp(mean), *find_bounds(mean, error, shift, freedom, rules.level),
+                     math.exp(statistics.fmean(placebo)), p_value, shift)
 
 
-def find_quantiles(freedom, level):
-    """(two-sided t of `level`, one-sided t of POWER) for `freedom` degrees of freedom."""
-    return float(stdtrit(freedom, (1 + level) / 2)), float(stdtrit(freedom, POWER))
+def find_bounds(mean, error, shift, freedom, level):
+    """(low, high, MDE) as ratios, MDE as a share, of a mean log ratio with its standard error."""
+    half_width = find_reach(error, freedom, level) + shift
+    mde = half_width + float(stdtrit(freedom, POWER)) * error
+    return math.exp(mean - half_width), math.exp(min(mean + half_width, MOST_LOG)), math.expm1(min(mde, MOST_LOG))
 
 
-def find_interval(mean, half_width):
-    """(low, high) as ratios."""
-    return math.exp(mean - half_width), math.exp(min(mean + half_width, MOST_LOG))
-
-
-def find_mde(log):
-    return math.expm1(min(log, MOST_LOG))
+def find_reach(error, freedom, level):
+    """How far from 0 chance takes what has this standard error: two-sided t of `level`."""
+    return float(stdtrit(freedom, (1 + level) / 2)) * error
 
 
 def adjust_rows(rows_by_task, planned):
@@ -216,23 +211,20 @@ def find_task_variance(times, shifts):
 
 
 def find_task_shift(times, shifts):
-    rows = list_logs(times, "candidate")
-    return statistics.fmean(shifts.get(row, 0.0) for row in rows)
+    return statistics.fmean(shift for *_, shift in list_rows(times, shifts))
 
 
 def judge_task(times, rows, noise, rules, shifts):
     """Timing of a task with both rounds; `rows` are its corrected RowTimings."""
     shift = find_task_shift(times, shifts)
     sigma, freedom = moderate(find_task_variance(times, shifts), noise.task_sigma, noise.task_freedom, rules.min_noise)
-    t_level, t_power = find_quantiles(freedom, rules.level)
     logs = list_task_logs(times, "candidate")
-    mean, error = statistics.fmean(logs), sigma / math.sqrt(len(logs))
     per_round = {round_: list_task_logs(times, "candidate", (round_,)) for round_ in ("a", "b")}
-    directions = {round_: find_round_direction(each, list_task_logs(times, "mask0", (round_,)), shift, t_level * sigma, rules)
-                  for round_, each in per_round.items()}
+    directions = [find_round_direction(each, list_task_logs(times, "mask0", (round_,)), shift, find_reach(sigma, freedom, rules.level), rules)
+                  for round_, each in per_round.items()]
     standing = [row for row in rows if row.adjusted is not None and row.adjusted < 1 - rules.level]
-    return Timing("ok", "", *(math.exp(statistics.fmean(per_round[r])) for r in ("a", "b")), *find_interval(mean, t_level * error + shift),
-                  find_mde((t_level + t_power) * error + shift), directions["a"], directions["b"],
+    return Timing("ok", "", *(math.exp(statistics.fmean(each)) for each in per_round.values()),
+                  *find_bounds(statistics.fmean(logs), sigma / math.sqrt(len(logs)), shift, freedom, rules.level), *directions,
                   sum(row.ratio < 1 / (1 + rules.band) for row in standing), sum(row.ratio > 1 + rules.band for row in standing))
 
 

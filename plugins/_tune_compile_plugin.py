@@ -1,8 +1,8 @@
 """pytest plugin: compiles the configurations of a tuner's sweep on several threads, before the sweep times the first.
 
-Purpose  A sweep compiles and times one configuration after the other, in one process: of the 55 s that layer_norm took on an
-         H200 with empty caches, most was compiling on one core. Here all of a sweep is compiled at once; only when the
-         last thread has ended is the first configuration timed, so that nothing is ever compiled while something is timed.
+Purpose  A sweep compiles and times one configuration after the other, in one process, and so on one core. Here all of a sweep
+         is compiled at once; only when the last thread has ended is the first configuration timed, so that nothing is ever
+         compiled while something is timed.
 Use      TUNE_THREADS=8 PYTHONPATH=plugins python -m pytest -p _tune_compile_plugin NODE ...
 Reads    TUNE_THREADS  most threads, of which MOST are used at most; unset or 1: does nothing
 Output   in the terminal summary, where there was a sweep: TUNE_COMPILE sweeps=3 configs=36 threads=8 seconds=4.1

@@ -6,7 +6,7 @@ A `.complete` marker holds the digest of these components; a component that diff
     knobs     run_pytest.sh's own            shared    base.py, conftest.py, consts.py, core_shapes.yaml, ... of the tree
     shapes    content of SHAPES              tree      upstream commit, and what differs from it outside benchmark/, tests/
     versions  Python, torch, triton, ...; their builds
-    switches  TRITON_*, FLAGTREE_*, ...      runner    run_pytest.sh (its comments left out), plugins/, warm/, common/log_pipe.*
+    switches  TRITON_*, FLAGTREE_*, ...      runner    run_pytest.sh (its comments left out), plugins/, warm/, common/*.sh, log_pipe.py
     device    host device, or vendor and model   replay    content of the record that is replayed
 
 Requirements: the standard library, git. Limits: of files that git does not track only those with the suffixes
@@ -130,12 +130,12 @@ def digest_shared(tree, folder):
 
 def digest_runner(run_pytest):
     """Digest of what makes the figures: run_pytest.sh (or what stands in for it), the plugins, what forks
-    a warm pytest, the way to run.log."""
+    a warm pytest, the checks of its knobs, the way to run.log."""
     names = [path.relative_to(ROOT).as_posix() for folder in ("plugins", "warm") for path in sorted((ROOT / folder).rglob("*"))
              if path.suffix in SOURCES]
     script = Path(run_pytest).read_text(encoding="latin-1")
     code = [_KNOB.sub(r"\1", line) for line in script.splitlines() if line.strip() and not re.match(r"\s*#(?!!)", line)]
-    return sha256_json([code, sha256_tree(ROOT, [*names, "warm/python", "common/log_pipe.py", "common/log_pipe.sh"])])
+    return sha256_json([code, sha256_tree(ROOT, [*names, "warm/python", "common/check_knobs.sh", "common/log_pipe.py", "common/log_pipe.sh"])])
 
 
 def list_screen_inputs(environ, run_pytest, versions, vendor, models):

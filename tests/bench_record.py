@@ -13,16 +13,15 @@ OUTPUT   launch                     without      record      replay      more   
 EXIT     0 within the limit, 1 beyond it       REQUIRES torch, triton, flag_gems; Linux
 LIMITS   A launch on the host device is no launch on a GPU: the difference counts, not the ratio.
 """
-import os
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 LIMIT_US, LAUNCHES, BLOCKS = 2.0, 400, 25
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "plugins"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "plugins"))
+
+from bench_kernels_on_host import load_kernels  # noqa: E402
 
 KERNELS = '''
 import triton, triton.language as tl
@@ -49,13 +48,7 @@ def make_entry():
 
 def main():
     """Measure both kinds of launches, print the table; the exit status."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"FLAGGEMS_DB_URL": "sqlite://", "TRITON_CACHE_DIR": f"{folder}/triton"}
-        (Path(folder) / "bench_kernels.py").write_text(KERNELS)
-        sys.path.insert(0, folder)
-        import host_device
-        host_device.install(host_device.read_target({"HOST_TARGET": "cuda:90", "HOST_MODE": "compile"}))
-        import bench_kernels
+    with load_kernels(KERNELS) as (bench_kernels, _):
         print(f"{'launch':22}{'without':>12}{'record':>12}{'replay':>12}{'more':>11}{'ratio':>10}   limit")
         results = [measure("plain autotune", bench_kernels.make_plain), measure("LibEntry", bench_kernels.make_entry)]
     return 0 if all(results) else 1

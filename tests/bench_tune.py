@@ -12,11 +12,12 @@ EXIT     0               REQUIRES torch, triton, flag_gems; Linux
 """
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "plugins"))
+
+from bench_kernels_on_host import load_kernels  # noqa: E402
 
 KERNELS = '''
 import triton, triton.language as tl
@@ -58,15 +59,9 @@ def make_norm():
 
 def main():
     """Print the table; the exit status."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ |= {"FLAGGEMS_DB_URL": "sqlite://", "TRITON_CACHE_DIR": f"{folder}/first"}
-        (Path(folder) / "bench_kernels.py").write_text(KERNELS)
-        sys.path.insert(0, folder)
-        import host_device
-        host_device.install(host_device.read_target({"HOST_TARGET": "cuda:90", "HOST_MODE": "compile"}))
+    with load_kernels(KERNELS) as (bench_kernels, folder):
         from host_device import autotune_shim
         autotune_shim.tuning_session = lambda tuner: {"winner_found": False}    # every configuration is tried
-        import bench_kernels
         tune(bench_kernels.make_norm)       # what the first compilation of a process costs
         counts = [1] + [count for count in (2, 4, 8, 16) if count <= len(os.sched_getaffinity(0))]
         print(f"{'kernel':12}{'threads':>9}{'seconds':>10}{'ratio':>8}")

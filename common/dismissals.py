@@ -32,8 +32,8 @@ COMMIT = re.compile(r"[0-9a-f]{7,40}")
 _ASK_ARCH = """
 import torch
 device = torch.musa if hasattr(torch, "musa") else torch.cuda
-properties = device.get_device_properties(0)
-name = getattr(properties, "gcnArchName", "").split(":")[0]
+# NVIDIA's cards have a gcnArchName too: the card's own name.
+name = device.get_device_properties(0).gcnArchName.split(":")[0] if torch.version.hip else ""
 print("GEMSCREEN", name or ".".join(map(str, device.get_device_capability(0))))
 """
 

@@ -10,8 +10,8 @@ def pytest_configure(config):
 
     measure = Timer.measure
 
-    def measure_both(timer, fn, method, recipe=None, options=None, on_fallback=print):
-        found = measure(timer, fn, method, recipe, options, on_fallback)
+    def measure_both(timer, fn, method, recipe=None, options=None, on_fallback=print, **more):
+        found = measure(timer, fn, method, recipe, options, on_fallback, **more)
         if method == "graph" and found.timer == "graph" and not found.fault:
             measure(timer, fn, "do_bench", recipe, options, on_fallback)
         return found

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "plugins"), str(ROOT / "tests")]
 
 from fake_device import Card, do_bench_on  # noqa: E402
-from graph_timer import capture, measure, rows, sampling, watch  # noqa: E402
+from graph_timer import capture, host, measure, rows, sampling, watch  # noqa: E402
 
 MIB = 1 << 20
 
@@ -33,10 +33,29 @@ def make_call(card, warm=0.01, cold=0.02, size=16):
     return lambda: op(*args)
 
 
+def make_view(size):
+    args = (torch.ones(size),)
+    return lambda: args[0].view(-1)
+
+
 def test_a_tiny_kernel_is_captured_a_thousand_times_at_most():
     card = Card()
     make_timer(card)[0].measure(make_call(card, 0.001, 0.001), "graph")
     assert card.captures == [200, 8, 1000]  # the launch gap's, the probe, the figure's
+
+
+def test_a_long_kernel_is_probed_with_few_calls():
+    card = Card()
+    found = make_timer(card)[0].measure(make_call(card, 2.0, 2.0), "graph")
+    assert card.captures == [200, 2, 3] and found.latency_ms == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("kernel_ms, launches", [(0.01, 96), (1.0, 21), (2.0, 11), (50.0, 6)])
+def test_what_a_call_costs_the_host_is_not_found_by_waiting_for_the_device(kernel_ms, launches):
+    """The first call alone, then five batches: of 1 ms of the host (19 calls), and of at most 5 ms of the device."""
+    card, launched = Card(), []
+    ms = host.time_host_of(card, [lambda: launched.append(card.launch(warm_ms=kernel_ms, cold_ms=kernel_ms))])
+    assert (len(launched), ms) == (launches, pytest.approx(0.05, rel=1e-3))
 
 
 def test_a_slow_start_is_not_sampled():
@@ -284,7 +303,10 @@ def test_an_operator_without_room_for_a_second_input_is_flushed_call_by_call():
     timer, _ = make_timer(card)
     heard = []
     found = timer.measure(make_call(card, size=400_000), "graph", on_fallback=heard.append)
-    assert found.timer == "do_bench" and "inputs of 2 MiB cannot be copied" in heard[0].reason
+    assert found.timer == "do_bench" and str(heard[0]).startswith("phase=warmup reason=inputs of 2 MiB cannot be copied")
+    assert card.captures == [200, 1]  # the launch gap's; whether it launches at all: no more is tried
+    found = timer.measure(make_view(400_000), "graph", on_fallback=heard.append)
+    assert found.fault.startswith("empty capture: nothing was launched")
 
 
 @pytest.mark.parametrize("rounds", [4])

@@ -3,6 +3,7 @@ import math
 import statistics
 
 HOST_BATCHES, HOST_BATCH_SECONDS, HOST_BATCH_CALLS = 5, 0.001, 20
+DEVICE_BATCH_SECONDS = 0.005  # of its work, which has to be waited for: 20 calls of 2 ms were most of such a column's time
 LAUNCH_SHARE = 0.1         # of a kernel's time; if launching may add more to an event-timed figure, the row says so
 LAUNCH_MARGIN = 1.25       # launching may take so much more than with an empty kernel: 1.9 us against 1.7 on an H200
 OVERTOOK = "launch-bound: the device was idle before all was launched (the call waits for it), so the host's time is in the figure"
@@ -16,9 +17,9 @@ def time_host(device, workload):
 
 def time_host_of(device, calls, prepare=lambda: None, most=HOST_BATCH_CALLS):
     """The same for `calls`, at most `most` of them after one prepare()."""
-    clock, once, batches = device.clock, math.inf, []
+    clock, once, whole, batches = device.clock, math.inf, math.inf, []
     for _ in range(1 + HOST_BATCHES):
-        count = max(1, min(most, int(HOST_BATCH_SECONDS / max(once, 1e-9))))
+        count = max(1, min(most, int(HOST_BATCH_SECONDS / max(once, 1e-9)), int(DEVICE_BATCH_SECONDS / max(whole, 1e-9))))
         prepare()
         device.synchronize()
         began = clock()
@@ -26,7 +27,8 @@ def time_host_of(device, calls, prepare=lambda: None, most=HOST_BATCH_CALLS):
             calls[number % len(calls)]()
         once = (clock() - began) / count
         batches.append(once)
-    device.synchronize()
+        device.synchronize()
+        whole = (clock() - began) / count
     return 1e3 * statistics.median(batches[1:])  # the first one was a single call, to see how many make a batch
 
 

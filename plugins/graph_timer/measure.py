@@ -21,7 +21,8 @@ from .workload import Call, Workload
 
 WARM_CALLS = 2
 MAX_WARM_CALLS = 10
-PROBE_CALLS = 8
+PROBE_CALLS, FEWEST_PROBE_CALLS = 8, 2
+PROBE_MS = 4.0             # of calls in the probe; long calls show with fewer how long they are
 MAX_COPY_BYTES = 4 << 30
 EVENT_MS = 0.2             # of one event-timed span
 MAX_HIDDEN_MS = 20.0       # of spinning in front of one event-timed sample
@@ -75,7 +76,7 @@ class Timer:
                     found, why = self._try_graph(fn, recipe)
                     if why:
                         on_fallback(why)
-                        found = self._time_fallback(fn, recipe, options)
+                        found = self._time_fallback(fn, recipe, options, is_uncapturable=why.phase != "warmup")
                         found = replace(found, notes=[f"no graph: {why}", *found.notes])
                     return self._finish(found, began)
                 if method == EVENT:
@@ -109,12 +110,13 @@ class Timer:
         self.sampler.gap.read()  # its graph is made before anything of the operator's is
         self.device.trim()
         with self._phase("warmup"), self.device.stream():
-            call = self._warm_up(fn, recipe)
+            call, warm_ms = self._warm_up(fn, recipe)
+            plan.check_copies(call.facts(0.0), self.cache)
         graphs, workload = contextlib.ExitStack(), None
         with graphs, self.device.stream():
             try:
                 with self._phase("capture"):
-                    call_ms = self._probe_graph(call, graphs)
+                    call_ms = self._probe_graph(call, warm_ms, graphs)
                     chosen = plan.plan_replay(call.facts(call_ms), self.cache, self._room())
                     workload = Workload(self.device, call, chosen)
                     graph = self._capture(workload.run, graphs)
@@ -131,14 +133,14 @@ class Timer:
 
     def _time_events(self, fn, recipe):
         with self.device.stream():
-            call = self._warm_up(fn, recipe)
+            call, _ = self._warm_up(fn, recipe)
             try:
                 chosen, host_ms, notes = self._plan_events(call)
                 workload = Workload(self.device, call, chosen)
                 hide_ms = 1.5 * chosen.launches * host_ms
                 found = self.sampler.sample(EVENT, workload, lambda: self.device.time_calls(workload.run, hide_ms), call, self._room(), {})
                 overtook = self.device.overtook
-                found = replace(found, host_us=1e3 * time_host(self.device, workload))
+                found = replace(found, host_us=1e3 * host_ms)
                 if not self.device.hides_launches:
                     notes += find_launch_bound(found)
                 else:
@@ -234,18 +236,21 @@ class Timer:
             raise Fallback(name, text) from error
 
     def _warm_up(self, fn, recipe):
-        """Call until nothing is compiled or tuned any more; the Call with what was seen."""
+        """Call until nothing is compiled or tuned any more; the Call with what was seen, and ms that one takes at most."""
         call = Call(self.device, fn, recipe)
         call.save_inputs(self._room().budget_bytes)
         self.device.synchronize()
-        call.look(self._call_until_quiet(fn))
-        return call
+        output, warm_ms = self._call_until_quiet(fn)
+        call.look(output)
+        return call, warm_ms
 
     def _call_until_quiet(self, fn):
-        """Finish tuning, compiling and allocating: the output of the last of at least WARM_CALLS calls."""
+        """Finish tuning, compiling and allocating: (output of the last of at least WARM_CALLS calls, ms until all is done after its
+        start).
+        """
         quiet = 0
         for _ in range(MAX_WARM_CALLS):
-            mark = self.watch.mark()
+            mark, began = self.watch.mark(), self.device.clock()
             output = fn()
             quiet = quiet + 1 if self.watch.mark() == mark else 0
             if quiet >= WARM_CALLS:
@@ -253,11 +258,12 @@ class Timer:
         else:
             raise Invalid(f"it is compiled or tuned anew in each of {MAX_WARM_CALLS} calls")
         self.device.synchronize()
-        return output
+        return output, 1e3 * (self.device.clock() - began)
 
-    def _probe_graph(self, call, graphs):
+    def _probe_graph(self, call, warm_ms, graphs):
         """ms of one call, roughly, from a small graph; a call that cannot be captured fails here, and cheaply."""
-        probe = Workload(self.device, call, plan.plan_probe(call.facts(0.0), PROBE_CALLS, self._room()))
+        calls = max(FEWEST_PROBE_CALLS, min(PROBE_CALLS, int(PROBE_MS / max(warm_ms, 1e-6))))
+        probe = Workload(self.device, call, plan.plan_probe(call.facts(0.0), calls, self._room()))
         graph = self._capture(probe.run, graphs)
         self._check_work(graph, probe.plan.launches)
         times = []

@@ -58,21 +58,26 @@ class Plan:
 def plan_replay(facts, cache, room):
     """The Plan for `cache` ("cold" or "warm"). Raises CannotPlan."""
     wanted = min(room.max_launches, max(1, math.ceil(room.target_ms / max(facts.call_ms, 1e-6))))
-    if facts.mutates and facts.fixed:
-        raise CannotPlan(f"the call changes its inputs, and {facts.fixed} cannot be restored")
+    check_copies(facts, cache)
     if facts.mutates:
         copies = _count_single_use(facts, wanted, room)
         return Plan(copies, copies, cache == "cold", True, "flush" if cache == "cold" else "restored")
     if cache == "warm":
         return Plan(wanted, 1, False, False, "")
-    if facts.fixed:
-        raise CannotPlan(f"{facts.fixed} cannot be copied, it would stay in the L2")
     rotated = math.ceil(COLD_FACTOR * room.l2_bytes / facts.output_bytes) if facts.output_bytes else math.inf
     if rotated <= wanted and (rotated == 1 or rotated * facts.input_bytes <= room.budget_bytes):
         launches = max(rotated, wanted // rotated * rotated)
         return Plan(launches, rotated, False, False, "size" if rotated == 1 else "rotation")
     copies = _count_single_use(facts, wanted, room)
     return Plan(copies, copies, True, False, "flush")
+
+
+def check_copies(facts, cache):
+    """Raise CannotPlan if copies are needed that cannot be made, however long a call takes."""
+    if facts.mutates and facts.fixed:
+        raise CannotPlan(f"the call changes its inputs, and {facts.fixed} cannot be restored")
+    if facts.fixed and cache == "cold":
+        raise CannotPlan(f"{facts.fixed} cannot be copied, it would stay in the L2")
 
 
 def plan_probe(facts, calls, room):

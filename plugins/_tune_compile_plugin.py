@@ -28,6 +28,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from _tuner_sweep import compile_config, is_plain, set_up_config, watch_sweeps
 
 MOST = 16                # beyond, they would wait for Python's lock
 STACK_BYTES = 16 << 20   # with an unlimited stack, as on clusters, a thread would get 2 MiB: little for LLVM
@@ -49,38 +50,17 @@ def pytest_load_initial_conftests(early_config):
     except ImportError:     # an older Triton
         return
     compiler = SweepCompiler(min(int(threads), MOST), _async_compile)
-    compiler.install()
+    watch_sweeps(compiler.compile_sweep)
     early_config.pluginmanager.register(compiler, "gemscreen-tune-compile")
 
 
 class SweepCompiler:
-    """Notes what a tuner is about to try, and compiles that when it tries the first."""
+    """Compiles what a tuner is about to try."""
 
     def __init__(self, threads, async_compile):
         self.threads, self.async_compile = threads, async_compile
-        self.tuner, self.planned = None, ()     # of the last prune_configs()
         self.sweeps = self.configs = 0
         self.seconds = 0.0
-
-    def install(self):
-        """Patch Autotuner; what derives from it, as FlagGems' LibTuner, calls these two."""
-        from triton.runtime.autotuner import Autotuner
-
-        prune_configs, bench = Autotuner.prune_configs, Autotuner._bench
-
-        def prune_and_note(tuner, *args, **kwargs):
-            pruned = prune_configs(tuner, *args, **kwargs)
-            self.tuner, self.planned = tuner, pruned if isinstance(pruned, list) else ()
-            return pruned
-
-        def compile_and_bench(tuner, *args, config, **meta):
-            # Not in prune_configs(): a sweep whose timings are all in the tuner's database compiles nothing.
-            if tuner is self.tuner and any(config is each for each in self.planned):
-                planned, self.tuner, self.planned = self.planned, None, ()
-                self.compile_sweep(tuner, args, meta, planned)
-            return bench(tuner, *args, config=config, **meta)
-
-        Autotuner.prune_configs, Autotuner._bench = prune_and_note, compile_and_bench
 
     def compile_sweep(self, tuner, args, meta, configs):
         """Compile `configs`, where that can be done and is worth it."""
@@ -90,11 +70,8 @@ class SweepCompiler:
         began = time.monotonic()
         with start_workers(self.threads) as workers, self.open_mode(workers):
             for config in configs:
-                current = {**meta, **config.all_kwargs()}
                 with contextlib.suppress(Exception):    # the sweep will meet it
-                    if config.pre_hook is not None:
-                        config.pre_hook({**tuner.nargs, **current})
-                    tuner.fn.run(*args, **{**current, "warmup": True})
+                    compile_config(tuner, args, set_up_config(tuner, meta, config))
         self.sweeps += 1
         self.configs += len(configs)
         self.seconds += time.monotonic() - began
@@ -112,17 +89,6 @@ class SweepCompiler:
         if self.sweeps:
             terminalreporter.write_line(f"TUNE_COMPILE sweeps={self.sweeps} configs={self.configs} threads={self.threads} "
                                         f"seconds={self.seconds:.1f}")
-
-
-def is_plain(function):
-    """Whether below a tuner there are only heuristics and a kernel for NVIDIA."""
-    from triton.runtime import driver
-    from triton.runtime.autotuner import Heuristics
-    from triton.runtime.jit import JITFunction
-
-    while isinstance(function, Heuristics):
-        function = function.fn
-    return isinstance(function, JITFunction) and driver.active.get_current_target().backend == "cuda"
 
 
 @contextlib.contextmanager

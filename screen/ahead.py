@@ -69,6 +69,10 @@ class Ahead:
     def __init__(self, screen, cores, others, target):
         self._screen, self._target, self._folder = screen, target, screen.run / ".ahead"
         self._count, self._seen, self._running = len(cores), set(), []
+        self._locks = self._folder / "cores"
+        self._locks.mkdir(parents=True, exist_ok=True)
+        for core in cores:
+            (self._locks / str(core)).touch()
         self._pin = [screen.python, "-I", "-S", "-c", PIN, ",".join(map(str, cores))]
         self._pool = None
         if screen.environ.get("WARM") == "1":
@@ -116,7 +120,7 @@ class Ahead:
         screen, row = self._screen, task.row
         stands_for = {**screen.environ, "HOST_TARGET": self._target, "OMP_NUM_THREADS": "1"}
         return make_environ(replace(screen, environ=stands_for), row.repo, host) | dict.fromkeys(NO_KNOBS, "") | {
-            "RUN_DIR": str(folder), "DTYPES": ",".join(task.step.dtypes), "SHAPES": screen.shapes.get(row.repo, ""),
+            "RUN_DIR": str(folder), "COMPILE_LOCKS": str(self._locks), "DTYPES": ",".join(task.step.dtypes), "SHAPES": screen.shapes.get(row.repo, ""),
             "CHECK_SHAPES": "0", "HOST_MODE": "compile", "COMPILE_PASS": "1", "PLUGINS": PLUGINS, "TUNER_CACHE": "shared",
             "PYTEST_EXTRA": f"{screen.environ.get('PYTEST_EXTRA', '')} --metrics=latency",
             "TRITON_CACHE_DIR": str(cache_folders(screen, device, None)["TRITON_CACHE_DIR"]),

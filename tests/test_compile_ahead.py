@@ -1,5 +1,6 @@
 """COMPILE_AHEAD: a pass compiles what a measuring process will look up, on cores of its own or not at all."""
 import os
+import select
 import subprocess
 import sys
 
@@ -20,6 +21,21 @@ make = plugin.zeros_where_large(torch.randint, "randint")
 assert make(3, 9, big).dtype == torch.int64 and not make(3, 9, big)[0].any() and make(3, 9, small).min() >= 3
 assert make(5, 6, size=big, dtype=torch.int32).dtype == torch.int32 and make(5, (2,)).shape == (2,)
 assert plugin.zeros_where_large(torch.full, "full")(big, 7.0, dtype=torch.float16).shape == big
+"""
+CHOICE = """
+import os, sys, host_device
+host_device.install(host_device.read_target(os.environ))
+import flag_gems
+mm = sys.modules.get("hopper.ops.mm")
+print("Hopper's own mm:", len(mm.matmul_get_configs()) if mm else "not chosen")
+"""
+LOCK = """
+import sys
+from pathlib import Path
+import _compile_ahead_plugin as plugin
+cores = sorted(Path(sys.argv[1]).iterdir())
+for _ in range(3):
+    print(Path(f"/proc/self/fd/{plugin.take_core(cores)}").readlink().name, flush=True)
 """
 PASS = {"COMPILE_PASS": "1", "HOST_MODE": "compile", "PYTEST_EXTRA": "--metrics=latency",
         "PLUGINS": "_device_guard_plugin _seed_plugin _host_device_plugin _rlc_switch_plugin _compile_ahead_plugin"}
@@ -48,6 +64,23 @@ def test_a_pass_compiles_what_the_measuring_process_looks_up(tmp_path):
 
 def test_large_inputs_are_zeros_of_the_same_kind():
     subprocess.run([sys.executable, "-c", FACTORIES], env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")}, check=True)
+
+
+@pytest.mark.parametrize("is_pass, said", [("1", "162"), ("", "not chosen")])     # 216, less those beyond the chip's shared memory
+def test_only_a_pass_chooses_the_operators_of_one_chip(is_pass, said):
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins"), "HOST_TARGET": "cuda:90", "HOST_MODE": "compile", "COMPILE_PASS": is_pass}
+    done = subprocess.run([sys.executable, "-c", CHOICE], env=env, capture_output=True, text=True, timeout=120)
+    assert f"Hopper's own mm: {said}\n" in done.stdout, done.stdout + done.stderr
+
+
+def test_no_more_configurations_are_compiled_at_once_than_there_are_cores(tmp_path):
+    for core in ("6", "7"):
+        (tmp_path / core).touch()
+    with subprocess.Popen([sys.executable, "-c", LOCK, str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")},
+                          stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout.readline() == "6\n" and child.stdout.readline() == "7\n"
+        assert not select.select([child.stdout], [], [], 0.5)[0]      # the third waits
+        child.kill()
 
 
 def run_batch(folder, **environ):

@@ -89,6 +89,17 @@ def test_kernels_records_and_counts_are_the_same(plain, threaded):
         assert "IR_META variants=4 calls=0 construction=5 tuning=0 warmup=0 measured=0 baseline=0 unexplained=0 " in run.text
 
 
+def test_forks_of_a_compile_pass_compile_the_same(plain, place):
+    locks = place / "locks"
+    locks.mkdir()
+    for core in ("4", "5"):
+        (locks / core).touch()
+    forked = run_kernels(place / "forked", "1", COMPILE_LOCKS=str(locks))
+    assert forked.code == 0 and forked.kernels == plain.kernels
+    # The configuration that never compiles, the first that does (from the cache), and no trial of the others.
+    assert [event for event in list_events(forked, "dot") if event[0] == "launched"] == [("launched", 16, 1)] * 3
+
+
 def test_a_replayed_launch_compiles_its_config_alone(threaded, place):
     again = run_kernels(place / "replay", "3", "-k", "dot", REPLAY_FROM=str(threaded.folder), REPLAY_STRICT="1")
     assert again.code == 0 and "TUNE_COMPILE" not in again.text, again.text

@@ -94,5 +94,5 @@ def install(target, any_version=False):
     device.recorder.install()
     install_autotune(device)
     install_torch(device)
-    install_gems(triton.__version__, passed)
+    install_gems(triton.__version__, passed, target.is_specialised)
     return device

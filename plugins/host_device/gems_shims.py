@@ -20,8 +20,9 @@ from .versions import check_pair, find_gems_version
 class GemsFinder(importlib.abc.MetaPathFinder):
     """First on sys.meta_path. Finds nothing itself: it asks the other finders and acts on what they found."""
 
-    def __init__(self, triton_version, passed):
+    def __init__(self, triton_version, passed, is_specialised):
         self.triton_version = triton_version
+        self.is_specialised = is_specialised
         self.passed = passed  # None: any version may be imported (make host-matrix)
 
     def find_spec(self, name, path=None, target=None):
@@ -33,7 +34,7 @@ class GemsFinder(importlib.abc.MetaPathFinder):
             return None
         if name == "flag_gems":
             self.check_version(Path(spec.origin).parent)
-            wrap_import(spec, before=prepare_package)
+            wrap_import(spec, before=self.prepare_package)
         else:
             wrap_import(spec, after=MODULE_SHIMS[name])
         return spec
@@ -42,12 +43,18 @@ class GemsFinder(importlib.abc.MetaPathFinder):
         if self.passed is not None:
             check_pair(self.triton_version, find_gems_version(package_dir), self.passed)
 
+    def prepare_package(self, module):
+        """What has to be in place when flag_gems itself looks for its device."""
+        choose_vendor()
+        keep_tuning_private()
+        add_vendor_module(Path(module.__file__).parent / "runtime" / "backend", self.is_specialised)
 
-def install_gems(triton_version, passed):
+
+def install_gems(triton_version, passed, is_specialised=False):
     """Put the hook in place. Too late if flag_gems is imported already: it has looked for a device by then."""
     if "flag_gems" in sys.modules:
         raise RuntimeError("host device: install it before flag_gems is imported")
-    sys.meta_path.insert(0, GemsFinder(triton_version, passed))
+    sys.meta_path.insert(0, GemsFinder(triton_version, passed, is_specialised))
 
 
 def find_other_spec(finder, name, path, target):
@@ -76,13 +83,6 @@ def wrap_import(spec, before=do_nothing, after=do_nothing):
     spec.loader.exec_module = exec_module
 
 
-def prepare_package(module):
-    """What has to be in place when flag_gems itself looks for its device."""
-    choose_vendor()
-    keep_tuning_private()
-    add_vendor_module(Path(module.__file__).parent / "runtime" / "backend")
-
-
 def choose_vendor():
     """Without GEMS_VENDOR, flag_gems may spawn vendor commands with no timeout to find a device."""
     os.environ["GEMS_VENDOR"] = "nvidia"
@@ -93,12 +93,12 @@ def keep_tuning_private():
     os.environ.setdefault("FLAGGEMS_DB_URL", "sqlite://")
 
 
-def add_vendor_module(backend_dir):
+def add_vendor_module(backend_dir, is_specialised):
     """flag_gems imports ``_nvidia`` from its backend folder and reads the device's name from it: put a module there
     first that says "cpu" and shares NVIDIA's operators.
 
     ARCH_MAP is left out, so that the Hopper and Ampere specialisations are never chosen: they use TMA descriptors
-    and cluster memory through paths that the interpreter does not have.
+    and cluster memory through paths that the interpreter does not have. Where nothing is executed they can be.
     """
     if str(backend_dir) not in sys.path:
         sys.path.append(str(backend_dir))
@@ -108,6 +108,8 @@ def add_vendor_module(backend_dir):
     module = types.ModuleType("_nvidia", "NVIDIA's FlagGems backend on the host device")
     module.__path__ = [str(backend_dir / "_nvidia")]
     module.__file__ = str(backend_dir / "_nvidia" / "__init__.py")
+    if is_specialised:
+        exec(compile(Path(module.__file__).read_bytes(), module.__file__, "exec"), module.__dict__)
     module.vendor_info = describe(
         vendor_name="nvidia", device_name="cpu", device_query_cmd="true", triton_extra_name="cuda"
     )

@@ -3,6 +3,7 @@
     HOST_TARGET=cuda:90           what kernels are compiled for; unset or empty: no host device
     HOST_MODE=execute|compile     execute (default): compile, then interpret each launch on CPU tensors
                                   compile: compile and count only; outputs are undefined
+    COMPILE_PASS=1                with compile: FlagGems' operators for this very chip (Hopper's) are chosen, too
 """
 
 from dataclasses import dataclass, field
@@ -52,6 +53,7 @@ class HostTarget:
     backend: str
     arch: int
     mode: str = "execute"
+    is_specialised: bool = False
     properties: dict = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self):
@@ -72,7 +74,7 @@ class HostTarget:
         return self.mode == "execute"
 
 
-def parse_target(text, mode="execute"):
+def parse_target(text, mode="execute", is_specialised=False):
     """'cuda:90' -> HostTarget. Raises HostDeviceError (code 2) that names what is allowed."""
     allowed = ", ".join(f"cuda:{arch}" for arch in CHIPS)
     backend, _, arch = text.partition(":")
@@ -80,7 +82,7 @@ def parse_target(text, mode="execute"):
         raise HostDeviceError(f"HOST_TARGET: {text!r} is no target of the host device; use one of: {allowed}", code=2)
     if mode not in MODES:
         raise HostDeviceError(f"HOST_MODE: {mode!r} is not known; use one of: {', '.join(MODES)}", code=2)
-    return HostTarget(backend, int(arch), mode)
+    return HostTarget(backend, int(arch), mode, is_specialised and mode == "compile")
 
 
 def read_target(environ):
@@ -88,4 +90,4 @@ def read_target(environ):
     text = environ.get("HOST_TARGET", "").strip()
     if not text:
         return None
-    return parse_target(text, environ.get("HOST_MODE", "").strip() or "execute")
+    return parse_target(text, environ.get("HOST_MODE", "").strip() or "execute", environ.get("COMPILE_PASS") == "1")

@@ -1,7 +1,7 @@
 """torch.cpu (and the torch.cuda queries that FlagGems hard-codes) as the module of an accelerator.
 
 Each shim is one small function whose docstring says who needs it. ``torch.cuda.is_available()`` stays False on
-purpose: code that would allocate on "cuda" must not be led there.
+purpose: code that would allocate on "cuda" must not be led there. Only FlagGems' operators for one chip are told yes.
 """
 
 import sys
@@ -11,6 +11,8 @@ import types
 import torch
 
 from .driver import bench_once
+
+CHIPS = ("hopper.", "ampere.")  # where flag_gems keeps operators for one chip
 
 
 class Event:
@@ -58,6 +60,7 @@ def install_torch(host_device):
     shim_accelerator()
     shim_pin_memory()
     shim_is_cuda()
+    shim_is_available()
     shim_do_bench()
 
 
@@ -136,9 +139,15 @@ def shim_is_cuda():
 
     def is_cuda(self):
         caller = sys._getframe(1).f_globals.get("__name__", "")
-        return caller.startswith(("flag_gems.", "_nvidia.")) or real.__get__(self)
+        return caller.startswith(("flag_gems.", "_nvidia.", *CHIPS)) or real.__get__(self)
 
     torch.Tensor.is_cuda = property(is_cuda)
+
+
+def shim_is_available():
+    """Operators for one chip ask torch.cuda for its shared memory, if there is one, and leave out what does not fit."""
+    real = torch.cuda.is_available
+    torch.cuda.is_available = lambda: sys._getframe(1).f_globals.get("__name__", "").startswith(CHIPS) or real()
 
 
 def shim_do_bench():

@@ -40,6 +40,32 @@ def test_plan(facts, cache, expected):
     assert plan.plan_replay(facts, cache, ROOM) == expected
 
 
+@pytest.mark.parametrize("host_us, facts, cache, expected", [
+    # abs 64x64 by FlagGems: 385 captures take 50 ms, 417 calls 0.5 ms
+    (130, (0.0012, 8192, 8192), "cold", plan.Plan(417, 417, True, False, "flush")),
+    (12, (0.0012, 8192, 8192), "cold", plan.Plan(1000, 1000, True, False, "flush")),  # and by torch
+    (130, (0.0012, 8192, 8192), "warm", plan.Plan(417, 1, False, False, "")),
+    (500, (0.0036, 8192, 768), "cold", plan.Plan(139, 139, True, False, "flush")),  # 0.5 ms; 50 ms would be 100
+    (250, (0.0100, 8192, 768), "cold", plan.Plan(200, 200, True, False, "flush")),  # 50 ms
+    (500, (0.0200, 64 * MIB, 4), "cold", plan.Plan(64, 64, True, False, "flush")),  # no more copies fit, as without
+    (250, (0.0100, 8192, 0, True), "cold", plan.Plan(200, 200, True, True, "flush")),
+    # mm 1024x1024 and 384x384 fp16: whole rounds over 60 and over 427 copies, 240 and 427 of 960 and 854
+    (190, (0.0050, 4 * MIB, 2 * MIB), "cold", plan.Plan(240, 60, False, False, "rotation")),
+    (190, (0.0038, 589824, 294912), "cold", plan.Plan(427, 427, False, False, "rotation")),
+    (1e6, (0.9, 2048 * MIB, 2048 * MIB), "cold", plan.Plan(1, 1, False, False, "size")),
+])
+def test_a_call_that_costs_the_host_much_is_captured_less_often_and_in_no_other_way(host_us, facts, cache, expected):
+    assert plan.plan_replay(plan.Facts(*facts, host_ms=host_us / 1e3), cache, ROOM) == expected
+    quick = plan.plan_replay(plan.Facts(*facts), cache, ROOM)
+    assert (quick.flush, quick.restore, quick.how) == (expected.flush, expected.restore, expected.how)
+
+
+def test_the_host_cost_does_not_decide_whether_there_is_a_plan():
+    for host_ms in (0.0, 1000.0):
+        with pytest.raises(plan.CannotPlan, match="only 1 copies of 3072 MiB fit"):
+            plan.plan_replay(plan.Facts(0.005, 3072 * MIB, MIB, host_ms=host_ms), "cold", ROOM)
+
+
 @pytest.mark.parametrize("mib, copies", [(32, 8), (1024, 4), (4096, 1)])
 def test_the_probe_of_an_in_place_call_has_no_more_copies_than_fit(mib, copies):
     assert plan.plan_probe(plan.Facts(0.0, mib * MIB, 0, mutates=True), 8, ROOM) == plan.Plan(copies, copies, False, True, "restored")

@@ -44,6 +44,12 @@ def test_a_tiny_kernel_is_captured_a_thousand_times_at_most():
     assert card.captures == [200, 8, 1000]  # the launch gap's, the probe, the figure's
 
 
+def test_a_call_that_costs_the_host_much_is_captured_for_half_a_millisecond():
+    card = Card(host_ms=0.4)
+    found = make_timer(card)[0].measure(make_call(card, 0.003, 0.003), "graph")
+    assert card.captures == [200, 8, 167] and found.latency_ms == pytest.approx(0.003)  # of 1000 calls that would take 0.4 s
+
+
 def test_a_long_kernel_is_probed_with_few_calls():
     card = Card()
     found = make_timer(card)[0].measure(make_call(card, 2.0, 2.0), "graph")

@@ -116,8 +116,7 @@ class Timer:
         with graphs, self.device.stream():
             try:
                 with self._phase("capture"):
-                    call_ms = self._probe_graph(call, warm_ms, graphs)
-                    chosen = plan.plan_replay(call.facts(call_ms), self.cache, self._room())
+                    chosen = plan.plan_replay(self._probe_graph(call, warm_ms, graphs), self.cache, self._room())
                     workload = Workload(self.device, call, chosen)
                     graph = self._capture(workload.run, graphs)
                     self._check_work(graph, chosen.launches)
@@ -261,7 +260,7 @@ class Timer:
         return output, 1e3 * (self.device.clock() - began)
 
     def _probe_graph(self, call, warm_ms, graphs):
-        """ms of one call, roughly, from a small graph; a call that cannot be captured fails here, and cheaply."""
+        """Facts of the call with its ms, roughly, from a small graph; a call that cannot be captured fails here, and cheaply."""
         calls = max(FEWEST_PROBE_CALLS, min(PROBE_CALLS, int(PROBE_MS / max(warm_ms, 1e-6))))
         probe = Workload(self.device, call, plan.plan_probe(call.facts(0.0), calls, self._room()))
         graph = self._capture(probe.run, graphs)
@@ -271,7 +270,7 @@ class Timer:
             probe.prepare()
             times.append(graph.replay())
         call.restore()
-        return min(times) / probe.plan.launches
+        return call.facts(min(times) / probe.plan.launches, probe.host_ms)
 
     def _capture(self, run, graphs):
         """A graph of run() that compiled nothing; released with `graphs`."""

@@ -9,6 +9,9 @@ flush between two timed calls (clearing and subtracting is unfit for kernels of 
   flush     where outputs are small: as many copies as calls, each touched once, and the L2 flushed before the replay,
             outside the timed span.
 
+How the state is reached does not depend on what a call costs the host; how many calls a replay has does, so that a capture of slow
+calls takes no half second.
+
 An operator that changes its inputs is called once per copy in either state, and the copies are restored before each
 replay, so that nothing compounds (x.mul_(1.5) a thousand times is inf).
 """
@@ -19,6 +22,8 @@ COLD_FACTOR = 2          # times the L2
 MAX_LAUNCHES = 1000      # a graph of 20,000 takes seconds to capture
 REPLAY_MS = 5.0
 SHORTEST_MS = 0.1        # of a timed span; events resolve 0.5 us
+CAPTURE_MS = 50.0        # of the host, for one capture; more only for ENOUGH_MS, or a round of copies
+ENOUGH_MS = 0.5          # of a replay whose calls cost the host much: one launch gap more or less in it, 0.85 us, is 0.17 %
 
 
 class CannotPlan(Exception):
@@ -27,12 +32,14 @@ class CannotPlan(Exception):
 
 @dataclass(frozen=True)
 class Facts:
-    """What the warm-up found out. Bytes are those of distinct storages; `fixed` names state that cannot be copied."""
+    """What the warm-up found out. Bytes are those of distinct storages; `fixed` names state that cannot be copied; `host_ms` is
+    what capturing a call costs, 0 where nothing is captured."""
     call_ms: float
     input_bytes: int
     output_bytes: int
     mutates: bool = False
     fixed: str = ""
+    host_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -59,16 +66,16 @@ def plan_replay(facts, cache, room):
     """The Plan for `cache` ("cold" or "warm"). Raises CannotPlan."""
     wanted = min(room.max_launches, max(1, math.ceil(room.target_ms / max(facts.call_ms, 1e-6))))
     check_copies(facts, cache)
+    launches = _spare_host(facts, wanted)
     if facts.mutates:
-        copies = _count_single_use(facts, wanted, room)
+        copies = _count_single_use(facts, launches, room)
         return Plan(copies, copies, cache == "cold", True, "flush" if cache == "cold" else "restored")
     if cache == "warm":
-        return Plan(wanted, 1, False, False, "")
+        return Plan(launches, 1, False, False, "")
     rotated = math.ceil(COLD_FACTOR * room.l2_bytes / facts.output_bytes) if facts.output_bytes else math.inf
     if rotated <= wanted and (rotated == 1 or rotated * facts.input_bytes <= room.budget_bytes):
-        launches = max(rotated, wanted // rotated * rotated)
-        return Plan(launches, rotated, False, False, "size" if rotated == 1 else "rotation")
-    copies = _count_single_use(facts, wanted, room)
+        return Plan(max(rotated, launches // rotated * rotated), rotated, False, False, "size" if rotated == 1 else "rotation")
+    copies = _count_single_use(facts, launches, room)
     return Plan(copies, copies, True, False, "flush")
 
 
@@ -86,6 +93,13 @@ def plan_probe(facts, calls, room):
         calls = max(1, min(calls, room.budget_bytes // max(1, facts.input_bytes)))
         return Plan(calls, calls, False, True, "restored")
     return Plan(calls, 1, False, False, "")
+
+
+def _spare_host(facts, wanted):
+    """Launches of a capture that costs the host no more than CAPTURE_MS, unless ENOUGH_MS of the device take more."""
+    if not facts.host_ms:
+        return wanted
+    return min(wanted, max(math.ceil(CAPTURE_MS / facts.host_ms), math.ceil(ENOUGH_MS / max(facts.call_ms, 1e-6))))
 
 
 def _count_single_use(facts, wanted, room):

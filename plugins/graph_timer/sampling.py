@@ -23,7 +23,7 @@ class Limits:
     min_samples: int = 10
     max_samples: int = 200
     seconds: float = 0.1
-    half_width: float = 0.0005
+    half_width: float = 0.001
     settle_seconds: tuple = (0.02, 0.3)  # least and most; clocks rise under load, a kernel is up to 30 % slow before
 
 

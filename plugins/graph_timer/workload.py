@@ -1,4 +1,6 @@
 """workload.py - what a replay calls: the callable, what it reaches and changes, and the copies that the plan asks for."""
+import math
+
 from . import plan, rotation
 
 
@@ -56,16 +58,16 @@ class Call:
         """The callable on {id(input): its copy}; a backward pass with a forward pass of its own in this stream."""
         return self.backward.make(tensors) if self.backward else rotation.rebuild(self.fn, tensors)
 
-    def facts(self, call_ms):
-        return plan.Facts(call_ms, self.input_bytes, self.output_bytes, self.mutates, self.fixed)
+    def facts(self, call_ms, host_ms=0.0):
+        return plan.Facts(call_ms, self.input_bytes, self.output_bytes, self.mutates, self.fixed, host_ms)
 
 
 class Workload:
-    """The calls of one replay, on copies of the inputs as the plan says."""
+    """The calls of one replay, on copies of the inputs as the plan says; after a run() `host_ms` is the quickest call's time on the host."""
 
     def __init__(self, device, call, chosen):
         self.device, self.plan, self.call = device, chosen, call
-        self.written, self.is_noted = {}, False
+        self.written, self.is_noted, self.host_ms = {}, False, math.inf
         self.outputs = self.copies = None
         if chosen.copies == 1 and not chosen.restore:
             self.calls = [call.on({id(tensor): tensor for tensor in call.tensors})]
@@ -87,8 +89,10 @@ class Workload:
             slot = number % len(self.calls)
             if self.plan.how == "":  # warm: the same memory again
                 outputs[slot] = None
+            began = self.device.clock()
             outputs[slot] = self.calls[slot]()
             if not self.is_noted:
+                self.host_ms = min(self.host_ms, 1e3 * (self.device.clock() - began))
                 self._note(outputs[slot])
         self.outputs, self.is_noted = outputs, True
 

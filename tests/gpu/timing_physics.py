@@ -89,6 +89,7 @@ def check_physics(out, report):
     for side in TOO_LARGE:
         report.check(close_to(ratios[side], 1, 0.05), f"what does not fit is not: cold over warm {ratios[side]:.3f} at {side}")
     check_rotation(cold, report)
+    check_launches(cold, report)
     show_do_bench(cold, report)
 
 
@@ -129,6 +130,21 @@ def check_rotation(cold, report):
         times[factor] = found.latency_ms * 1e3
         report.say(f"     {FITS} cold, {factor} x L2 written per round: {times[factor]:.3f} us ({found.copies} copies)")
     report.check(close_to(times[2], times[8], 0.05), f"twice the L2 is cold: {times[8] / times[2] - 1:+.1%} with eight times")
+
+
+def check_launches(cold, report):
+    """A replay that the host's cost cut to ENOUGH_MS must show the time that 1000 calls show."""
+    import torch
+    from graph_timer import plan
+    x, times, notes, before = torch.randn(64, 64, device="cuda", dtype=torch.float16), [], [], plan.CAPTURE_MS
+    for plan.CAPTURE_MS in (1e9, 0.0, 0.0, 1e9):  # mirrored
+        found = cold.measure(lambda: torch.abs(x), "graph")
+        times.append(found.latency_ms * 1e3)
+        notes += found.notes
+        report.say(f"     64 cold, {found.launches} launches: {times[-1]:.4f} us (spread {found.spread:.2%}, {found.stop}) {found.notes}")
+    plan.CAPTURE_MS = before
+    many, few = times[0] + times[3], times[1] + times[2]
+    report.check(close_to(few, many, 0.005) or notes, f"a replay of {plan.ENOUGH_MS} ms is long enough: {few / many - 1:+.2%} to one of 1000 calls")
 
 
 def show_do_bench(cold, report):

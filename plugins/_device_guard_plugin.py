@@ -7,6 +7,7 @@ Use:     python -m pytest -p _device_guard_plugin -s benchmark/test_abs.py      
 Reads:   HOST_TARGET   set: does nothing, the host device is no vendor's card
          GEMS_VENDOR   (or FLAGGEMS_VENDOR, GEMS_BACKEND, FLAGGEMS_BACKEND) set: kept
          DEVICE        the device that was asked for; only named in messages
+Does:    no garbage is collected until the tests are; what was imported by then is never searched.
 Sets:    GEMS_VENDOR, before any conftest.py or later plugin is imported.
 Output:  device guard: GEMS_VENDOR=nvidia (the device's name is 'NVIDIA H200')
          device guard: device 'NVIDIA H200', 139.2 of 139.8 GiB free
@@ -14,6 +15,7 @@ Exit:    3 if torch sees no accelerator.
 Needs:   torch and pytest. Limits: torch itself may hang on a dead driver; the caller's time limit ends that.
 """
 
+import gc
 import importlib
 import importlib.util
 import os
@@ -171,4 +173,11 @@ def pytest_addoption():
     """Adds no option. This hook is called the moment `-p` loads the plugin: before output is captured, before the
     next plugin and before any conftest.py imports flag_gems.
     """
+    gc.disable()    # what is imported from here on stays, and is so much that looking for rubbish in it takes 1 to 2 s
     guard_device(os.environ)
+
+
+def pytest_collection_finish():
+    """Tests run with rubbish collected, but not looked for in all that was imported: it would be in the middle of a figure."""
+    gc.freeze()
+    gc.enable()

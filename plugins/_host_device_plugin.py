@@ -14,17 +14,12 @@ Limits    See host_device/__init__.py. Times are not those of any device. Exit 3
           value.
 """
 
-import gc
 import importlib.util
 import os
 import sys
 from pathlib import Path
 
 import pytest
-
-# What is imported from here on stays, and is so much that looking for rubbish in it is a third of a short process's work.
-if os.environ.get("HOST_TARGET"):
-    gc.disable()
 
 BUILTIN_MARKS = ("parametrize", "skip", "skipif", "xfail", "usefixtures", "filterwarnings", "timeout")
 NO_LAUNCH = "host device: no Triton kernel was launched"
@@ -72,8 +67,6 @@ class HostDeviceSession:
     def pytest_collection_finish(self, session):
         self.last_cases = set({group_of(item): item.nodeid for item in session.items}.values())
         self.run_once()
-        gc.freeze()
-        gc.enable()
 
     def run_once(self):
         """Upstream's wrapper and operator modes repeat a function for a given time: once is enough here."""

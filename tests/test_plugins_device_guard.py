@@ -149,3 +149,9 @@ def test_guard_comes_before_later_plugins_and_conftests(tree):
     assert "flag_gems was imported before this plugin, for metax" in late.stdout
     same = run_plugin(tree, ["early", PLUGIN], "test_plain.py", PATH="/usr/bin:/bin", GEMS_VENDOR="nvidia")
     assert "GEMS_VENDOR=nvidia" in same.stdout and "imported before" not in same.stdout
+
+
+def test_what_was_imported_is_not_searched_for_garbage(tree):
+    (tree / "test_plain.py").write_text("import gc\nat_import = gc.isenabled()\n"
+                                        "def test_one(): print('collector', at_import, gc.isenabled(), gc.get_freeze_count() > 10_000)\n")
+    assert "collector False True True\n" in run_plugin(tree, [PLUGIN], "test_plain.py").stdout

@@ -33,7 +33,9 @@
 # NEEDS    bash 4.4, GNU coreutils 8.24 and sed, Linux; a Python with pytest, torch, triton and flag_gems.
 set -euo pipefail
 export LC_ALL=C TZ=UTC STARTED=$EPOCHREALTIME
-ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
+ROOT=${BASH_SOURCE[0]}
+[[ $ROOT == */* ]] || ROOT=./$ROOT
+ROOT=$(cd "${ROOT%/*}/" && pwd -P)
 
 # ---- Config: every knob, from the environment or by editing this section / 配置：所有开关，可用环境变量覆盖，也可直接修改
 : "${REPO:=}"              # main | vllm | samples; empty: main, or samples where there is no checkout / 代码仓；空则自动选择
@@ -85,8 +87,16 @@ die() { # STATUS TEXT
 choose_tree() { # sets REPO and TREE
     local found
     [ -z "$REPO" ] || check_choice REPO main vllm samples
+    case $REPO in main) TREE=$FLAGGEMS_DIR ;; vllm) TREE=$FLAGGEMS_VLLM_DIR ;; *) TREE=$ROOT/samples/flaggems ;; esac
+    # As run_batch.py gives it, it is what common.trees would say, which takes a Python's start.
+    [ -z "$REPO" ] || ! is_plain_tree || return 0
     found=$(PYTHONPATH=$ROOT "$PYTHON" -m common.trees "$REPO") || exit $?
     REPO=${found%%$'\t'*} TREE=${found#*$'\t'}
+}
+
+is_plain_tree() { # TREE is REPO's, whole, absolute and without links
+    [[ $TREE == /* && $TREE != *[\[:]* && ($REPO == samples || $TREE != "$ROOT/samples/flaggems") ]] &&
+        [[ -f $TREE/benchmark/conftest.py && -f $TREE/benchmark/base.py ]] && [ "$(cd "$TREE" && pwd -P)" = "$TREE" ]
 }
 
 find_shapes() { # sets SHAPES to an absolute path
@@ -102,10 +112,12 @@ choose_python() {
     local mend="give another: PYTHON=/path/to/python, or let \`make setup\` make one"
     if [ -z "$PYTHON" ] && [ -x "$ROOT/.venv/bin/python" ]; then PYTHON=$ROOT/.venv/bin/python; fi
     : "${PYTHON:=python3}"
-    command -v "$PYTHON" > /dev/null || die 3 "PYTHON: $PYTHON: not found; $mend"
-    PYTHON=$(command -v "$PYTHON")
-    [[ $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON
-    [ -z "${WARM_FOLDER:-}" ] || return 0 # its parent has imported pytest
+    if [[ $PYTHON != /* || ! -x $PYTHON || ! -f $PYTHON ]]; then
+        command -v "$PYTHON" > /dev/null || die 3 "PYTHON: $PYTHON: not found; $mend"
+        PYTHON=$(command -v "$PYTHON")
+        [[ $PYTHON == /* ]] || PYTHON=$PWD/$PYTHON
+    fi
+    [ -z "${WARM_FOLDER:-}${WARM_SERVE:-}" ] || return 0 # run_batch.py has asked with --check
     "$PYTHON" -c 'import sys, importlib.util as u; sys.exit(u.find_spec("pytest") is None)' ||
         die 3 "PYTHON: $PYTHON: has no pytest; $mend"
 }
@@ -170,11 +182,16 @@ choose_timer() { # sets TIMER and CACHE for the banner; an empty TIMER is the pl
 }
 
 claim_run_dir() { # makes RUN_DIR, or RUN_DIR-2, RUN_DIR-3, ... and sets it to an absolute path
-    local n=1
-    : "${RUN_DIR:=$ROOT/runs/hand-$(date +%Y%m%dT%H%M%SZ)/$REPO/$OP}"
-    RUN_DIR=$(realpath -m -- "$RUN_DIR")
-    mkdir -p "$(dirname "$RUN_DIR")" || die 3 "RUN_DIR: $RUN_DIR: cannot be made; give another place"
-    local claim=$RUN_DIR
+    local n=1 claim now
+    printf -v now '%(%Y%m%dT%H%M%SZ)T' -1
+    : "${RUN_DIR:=$ROOT/runs/hand-$now/$REPO/$OP}"
+    if [[ $RUN_DIR =~ ^/.*[^/.]$ && -d ${RUN_DIR%/*}/ ]]; then
+        RUN_DIR=$(cd "${RUN_DIR%/*}/" && pwd -P)/${RUN_DIR##*/}
+    else
+        RUN_DIR=$(realpath -m -- "$RUN_DIR")
+        mkdir -p "$(dirname "$RUN_DIR")" || die 3 "RUN_DIR: $RUN_DIR: cannot be made; give another place"
+    fi
+    claim=$RUN_DIR
     until mkdir "$claim" 2>/dev/null; do # a bare mkdir is atomic: of two runs, one gets it
         [ -e "$claim" ] || die 3 "RUN_DIR: $claim: cannot be made; give another place"
         n=$((n + 1)) claim=$RUN_DIR-$n
@@ -188,11 +205,23 @@ isolate_caches() { # compile and tuner caches of this run alone, empty at its st
     export FLAGGEMS_DB_URL=sqlite:///$FLAGGEMS_CACHE_DIR/tuned.db
 }
 
-find_commit() { git -c safe.directory='*' -C "$1" rev-parse HEAD 2>/dev/null || echo unknown; }
+find_commit() { # TREE; sets commit, and asks git only where .git does not simply hold it
+    commit=''
+    { read -r commit < "$1/.git/HEAD" && [[ $commit == ref:* ]] && read -r commit < "$1/.git/${commit#ref: }"; } 2>/dev/null || true
+    [[ $commit =~ ^[0-9a-f]{40}$ ]] || commit=$(git -c safe.directory='*' -C "$1" rev-parse HEAD 2>/dev/null) || commit=unknown
+}
 
-print_begin() {
-    cat <<END
-==== gemscreen begin ====
+find_time() { printf -v now '%(%Y-%m-%dT%H:%M:%SZ)T' -1; } # sets now
+
+write_begin() {
+    local now record='' replay=''
+    find_time
+    [[ " $PLUGINS " != *" _pretty_report_plugin "* ]] || record=session.jsonl
+    if [ -n "$REPLAY_FROM" ]; then
+        [ "$REPLAY_STRICT" = 0 ] || replay=strict
+        [ "$REPLAY_FORCE" = 0 ] || replay="$replay forced"
+    fi
+    write_log "==== gemscreen begin ====
 schema: 1
 repo: $REPO
 op: $OP
@@ -212,23 +241,27 @@ attempt: $ATTEMPT
 fallback: $FALLBACK
 use_flagtune: $USE_FLAGTUNE
 host_target: $HOST_TARGET
-started: $(date +%Y-%m-%dT%H:%M:%SZ)
+started: $now
 host_mode: ${HOST_TARGET:+$HOST_MODE}
 warmup_ms: $WARMUP_MS
 iter_ms: $ITER_MS
 tuner_cache: $TUNER_CACHE
-record: $([[ " $PLUGINS " != *" _pretty_report_plugin "* ]] || echo session.jsonl)
+record: $record
 replay_from: $REPLAY_FROM
-replay: ${REPLAY_FROM:+$([ "$REPLAY_STRICT" = 0 ] || echo strict) $([ "$REPLAY_FORCE" = 0 ] || echo forced)}
+replay: $replay
 plugins: $PLUGINS
-python: ${WARM_PYTHON:-$PYTHON}
-====
-END
+python: $PYTHON
+===="
 }
 
-print_end() { # STATUS
-    printf '==== gemscreen end ====\npytest_exit: %d\nfinished: %s\nseconds: %d\n====\n' \
-        "$1" "$(date +%Y-%m-%dT%H:%M:%SZ)" "$SECONDS"
+write_end() {
+    local now
+    find_time
+    write_log "==== gemscreen end ====
+pytest_exit: $status
+finished: $now
+seconds: $SECONDS
+===="
 }
 
 build_arguments() { # sets ARGS
@@ -258,9 +291,12 @@ export_environment() {
     export PYTHONPATH=$ROOT/plugins${PYTHONPATH:+:$PYTHONPATH}
     # Plugins import flag_gems before pytest reads `pythonpath` of the tree's pytest.ini.
     [ ! -d "$TREE/src" ] || PYTHONPATH=$TREE/src:$PYTHONPATH
-    UPSTREAM_COMMIT=$(find_commit "$TREE")
+    local commit
+    find_commit "$ROOT"
+    HARNESS_COMMIT=$commit
+    [ "$TREE" = "$ROOT/samples/flaggems" ] || find_commit "$TREE" # the sample tree has gemscreen's commit
+    UPSTREAM_COMMIT=$commit
     if [ "$UPSTREAM_COMMIT" = unknown ]; then UPSTREAM_COMMIT=${FLAGGEMS_COMMIT:-unknown}; fi
-    HARNESS_COMMIT=$(find_commit "$ROOT")
     export UPSTREAM_COMMIT HARNESS_COMMIT
     export PYTHONIOENCODING=utf-8:backslashreplace # no text of an error may end its table
     export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR SEED USE_FLAGTUNE PARALLEL_WARMUP_GPUS TUNE_THREADS DEVICE HOST_MODE
@@ -273,12 +309,6 @@ export_environment() {
     if [ -n "$REPLAY_FROM" ]; then export REPLAY_FROM REPLAY_STRICT REPLAY_FORCE; else export -n REPLAY_FROM; fi
     if [ -t 1 ] && [ -z "${NO_COLOR:-}" ]; then export FORCE_COLOR=1; fi
 }
-
-# Starts pytest so that the kernel ends it should this script be killed (1 is PR_SET_PDEATHSIG).
-readonly LAUNCH='import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() == int(sys.argv[1]):
-    os.execv(sys.argv[2], [sys.argv[2], "-m", "pytest", *sys.argv[3:]])'
 
 await_end() { # PID: false if it still runs after KILL_AFTER_S seconds
     local ticks
@@ -302,7 +332,7 @@ run_pytest() { # sets status, and caught if a signal arrived
     trap 'trapped=1 log_failed=1' USR1
     open_log
     cd "$RUN_DIR" # upstream's conftest.py writes its files to the working directory
-    "$PYTHON" -I -S -c "$LAUNCH" $$ "$PYTHON" "${ARGS[@]}" >&4 2>&1 4>&- &
+    "$PYTHON" -I -S "$ROOT/warm/client.py" $$ "$PYTHON" -m pytest "${ARGS[@]}" >&4 2>&1 4>&- &
     pytest_pid=$!
     trap 'trapped=1; stop 1' HUP
     trap 'trapped=1; stop 2' INT
@@ -343,9 +373,9 @@ main() {
     [ "$TUNER_CACHE" = shared ] || isolate_caches
     echo "run directory: $RUN_DIR"
     SECONDS=0
-    print_begin | write_log || fail_log
+    write_begin
     run_pytest
-    print_end "$status" | write_log || fail_log
+    write_end
     [ "$caught" -eq 0 ] || exit $((128 + caught))
     if [ "$status" -le 128 ]; then
         printf '{"schema": 1, "pytest_exit": %d}\n' "$status" > "$RUN_DIR/exit.json.tmp"

@@ -135,7 +135,7 @@ def digest_runner(run_pytest):
              if path.suffix in SOURCES]
     script = Path(run_pytest).read_text(encoding="latin-1")
     code = [_KNOB.sub(r"\1", line) for line in script.splitlines() if line.strip() and not re.match(r"\s*#(?!!)", line)]
-    return sha256_json([code, sha256_tree(ROOT, [*names, "warm/python", "common/check_knobs.sh", "common/log_pipe.py", "common/log_pipe.sh"])])
+    return sha256_json([code, sha256_tree(ROOT, [*names, "common/check_knobs.sh", "common/log_pipe.py", "common/log_pipe.sh"])])
 
 
 def list_screen_inputs(environ, run_pytest, versions, vendor, models):

@@ -4,8 +4,9 @@
 # OUTPUT   fd 4: what is written there reaches stdout and, free of escape codes, RUN_DIR/run.log (log_pipe.py)
 # LIMITS   A log that cannot be written to its end sends USR1 to the script.
 
-write_log() { # stdin -> stdout and run.log. A reader that goes away (`| head`) does not cost the log.
-    tee -p -a "$RUN_DIR/run.log"
+write_log() { # TEXT -> run.log and stdout. A reader that goes away (`| head`) does not cost the log.
+    printf '%s\n' "$1" >> "$RUN_DIR/run.log" || fail_log
+    (trap '' PIPE; printf '%s\n' "$1") 2>/dev/null || [ -p /dev/stdout ] || fail_log
 }
 
 fail_log() {

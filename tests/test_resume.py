@@ -271,7 +271,7 @@ def test_an_inventory_row_cannot_lead_elsewhere(stub, repo, op, message):
     assert not stub.runs.exists()
 
 
-@pytest.mark.parametrize("name, is_input", [("warm/server.py", True), ("warm/python", True), ("plugins/_device_guard_plugin.py", True),
+@pytest.mark.parametrize("name, is_input", [("warm/server.py", True), ("warm/client.py", True), ("plugins/_device_guard_plugin.py", True),
                                             ("common/log_pipe.sh", True), ("common/check_knobs.sh", True), ("common/outcome.py", False)])
 def test_what_makes_the_figures_is_an_input(tmp_path, name, is_input):
     for folder in ("common", "plugins", "warm"):

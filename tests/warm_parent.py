@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-LAUNCHER = ROOT / "warm" / "python"
+CLIENT = ROOT / "warm" / "client.py"
 
 
 class Parent:
@@ -44,8 +44,9 @@ class Parent:
         """`python -m pytest arguments` as a Popen with its output in one pipe."""
         env = {**self.environ, **(environ or {})}
         if warm:
-            env |= {"WARM_PYTHON": sys.executable, "WARM_FOLDER": str(self.warm)}
-        return subprocess.Popen([LAUNCHER if warm else sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider",
+            env |= {"WARM_FOLDER": str(self.warm)}
+        launcher = [sys.executable, "-I", "-S", CLIENT, str(os.getpid())]
+        return subprocess.Popen([*(launcher if warm else ()), sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider",
                                  *arguments],
                                 env=env, cwd=cwd or self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, start_new_session=True, **options)

@@ -1,16 +1,17 @@
 """client.py - one `python -m pytest` as a fork of a warm parent; where that cannot be, the plain process itself.
 
-USAGE    WARM_PYTHON=... WARM_FOLDER=... WARM_PYTHON -I -S warm/client.py -m pytest ARGUMENT ...
-         (warm/python does it, which run_pytest.sh takes for its $PYTHON)
+USAGE    [WARM_FOLDER=/run/.warm/host_0-main] PYTHON -I -S warm/client.py $$ PYTHON -m pytest ARGUMENT ...
+         $$ is the caller, run_pytest.sh: the kernel KILLs this process should the caller be killed.
 WHAT     Sends the parent (warm/server.py) its arguments, working directory, environment, umask, limits, ignored
          signals, and its stdin, stdout and stderr; passes on the signals that it gets, and ends as the fork ends: with
          the same exit status, or by the same signal. If it is KILLed, the parent KILLs the fork's session.
-PLAIN    WARM_PYTHON -m pytest ARGUMENT ... is run in this very process if the parent is not there, is not ready, or
-         declines. A parent that does not answer, or does not tell of a fork's end, for ANSWER_LIMIT seconds is marked
+PLAIN    PYTHON -m pytest ARGUMENT ... is run in this very process without a WARM_FOLDER, and if the parent is not there, is
+         not ready, or declines. A parent that does not answer, or does not tell of a fork's end, for ANSWER_LIMIT seconds is marked
          as broken, so that only one operator waits for it. The fork begins only when this process says "go": nothing is
          ever run twice.
 NEEDS    Linux, the standard library without site-packages: it starts in 20 ms.
 """
+import ctypes
 import marshal
 import os
 import resource
@@ -24,21 +25,27 @@ import time
 ANSWER_LIMIT = 8.0      # seconds from the request, or from the parent's first fork, to an answer
 IMPORT_LIMIT = 300.0    # seconds for the parent's imports; the plain process would need as many
 LOOK_EVERY = 1.0        # seconds between two looks whether the fork lives
+PR_SET_PDEATHSIG = 1
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main(argv):
-    """Run `argv` warm and end as it ends; else become the plain process."""
-    python, folder = os.environ.pop("WARM_PYTHON"), os.environ.pop("WARM_FOLDER")
-    try:
-        connection, word = request_fork(folder, [python, *argv])
-    except OSError as error:
-        connection, word = None, f"the warm parent is gone ({error})"
-    if connection is None:
+    """Run the command of `argv` warm and end as it ends; else become the plain process."""
+    caller, *command = argv
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(caller):
+        return
+    folder = os.environ.pop("WARM_FOLDER", None)
+    if folder:
+        try:
+            connection, word = request_fork(folder, command)
+        except OSError as error:
+            connection, word = None, f"the warm parent is gone ({error})"
+        if connection is not None:
+            end_as(follow(connection, word, folder))
         if word:
             print(f"warm: plain process: {word}", file=sys.stderr, flush=True)
-        os.execv(python, [python, *argv])
-    end_as(follow(connection, word, folder))
+    os.execv(command[0], command)
 
 
 # ---- the parent's state: a file that it replaces

@@ -14,11 +14,9 @@ import time
 from pathlib import Path
 
 from common.process import Child
-from common.trees import ROOT
 from warm.client import read_state
 
 VENDORS = ("host", "nvidia")    # of which it is known that a fork can use the device (preload.py)
-LAUNCHER = ROOT / "warm" / "python"
 
 
 class Pool:
@@ -51,7 +49,7 @@ class Pool:
             return {}
         if word == "ready" and remark:
             self._note(key, f"warm: {device.name}: {remark}")
-        return {"PYTHON": str(LAUNCHER), "WARM_PYTHON": environ["PYTHON"], "WARM_FOLDER": str(folder)}
+        return {"WARM_FOLDER": str(folder)}
 
     def take_notes(self):
         """The lines since the last call."""

@@ -114,8 +114,10 @@ def normalize(shape):
 
 
 def read_ours(folder):
-    """{op: (seconds, Counter of (dtype, shape), start.json or {})}."""
+    """{op: (seconds, Counter of (dtype, shape), start.json or {})}; of a screen that LIMIT_S ended, what had an outcome."""
     found = {}
+    if not (folder / "screen" / "summary.csv").is_file():
+        subprocess.run([sys.executable, ROOT / "batch_summary.py", folder / "screen"], stdout=subprocess.DEVNULL, check=False)
     with open(folder / "screen" / "summary.csv", newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
     for op in {row["op"] for row in rows}:

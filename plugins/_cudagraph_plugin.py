@@ -26,7 +26,6 @@ Limits:  what times by itself, not through Benchmark.get_latency, is not seen.
 
 import dataclasses
 import functools
-import gc
 import json
 import os
 import sys
@@ -79,7 +78,6 @@ class ColumnTimer:
                     self.wrap_once(cls, "get_input_iter", self.watch_inputs)
                 self.wrap_once(module.BenchmarkMetrics, "__init__", self.watch_metrics)
                 self.wrap_once(module.BenchmarkResult, "__str__", self.add_lines)
-        gc.freeze()  # upstream collects garbage after each row, pytest five times at its end: not in all that was imported
 
     def open_timer(self, base):
         """Make the timer for the device of `base`, upstream's benchmark/base.py. False where there is none to be had."""

@@ -121,12 +121,13 @@ def prepare(hosts, environ, scratch):
     python, run_pytest, runs = options.find_python(environ), options.find_run_pytest(environ), options.find_runs(environ)
     planned = plan.plan_ops(ops, trees, environ, ops_dir, {})     # a wrong OPS or MATCH is said before torch is asked
     shapes = find_all_shapes(environ.get("SHAPES"), trees, {op.repo for op in planned}, scratch)
-    devices, versions = hosts.find_devices(environ, python), inputs.read_versions(python, environ)
+    with inputs.ask_versions(python, environ) as read_versions:     # beside torch, which takes seconds
+        tree_facts = {repo: inputs.describe_tree(tree) for repo, tree in trees.items()}
+        devices, versions = hosts.find_devices(environ, python), read_versions()
     planned = plan.plan_ops(ops, trees, environ, ops_dir, find_dismissed(hosts, ops_dir, devices[0], versions, python, environ))
     screen = screens.Screen(
         run=None, run_id="", runs=runs, shapes=shapes, environ=environ, python=python,
-        run_pytest=run_pytest, trees=trees, tree_facts={repo: inputs.describe_tree(tree) for repo, tree in trees.items()},
-        versions=versions, devices=devices,
+        run_pytest=run_pytest, trees=trees, tree_facts=tree_facts, versions=versions, devices=devices,
         timeout=numbers["TIMEOUT"], retries=numbers["RETRIES"], grace=numbers["GRACE_S"], pause=numbers["RETRY_PAUSE_S"],
         settle=numbers["SETTLE_S"])
     hosts.check(screen, sorted(trees)[0])
@@ -141,7 +142,7 @@ def find_all_shapes(value, trees, repos, folder):
 def find_dismissed(hosts, ops_dir, device, versions, python, environ):
     """{(repo, op): reason} of the rows of ops/dismiss.csv that hold for `device` and what is asked for."""
     facts = {"vendor": device.vendor, "versions": versions, "dtypes": inputs.split_list(environ.get("DTYPES"))}
-    return dismissals.list_dismissed(ops_dir / "dismiss.csv", facts, lambda: hosts.ask_arch(device, environ, python))
+    return dismissals.list_dismissed(ops_dir / "dismiss.csv", facts, lambda: device.arch or hosts.ask_arch(device, environ, python))
 
 
 # ---- running

@@ -43,7 +43,13 @@ def ask_vendor():
 """
 _COUNT = _ASK_TORCH + r"""
 def describe_card(number):
-    card = {"model": "", "uuid": ""}
+    card = {"model": "", "uuid": "", "arch": ""}
+    try:
+        # NVIDIA's cards have a gcnArchName too: the card's own name.
+        name = device.get_device_properties(number).gcnArchName.split(":")[0] if torch.version.hip else ""
+        card["arch"] = name or ".".join(map(str, device.get_device_capability(number)))
+    except Exception:
+        pass
     try:
         card["model"] = device.get_device_name(number)
         uuid = str(device.get_device_properties(number).uuid).lower()
@@ -61,8 +67,8 @@ print("\nGEMSCREEN " + json.dumps({"used_share": 1 - free / total}))
 
 
 def ask_count(python, environ):
-    """{"count": devices that torch sees in `environ`, "vendor": its name or None, "cards": [{"model", "uuid"}, ...]}, asked
-    in a child."""
+    """{"count": devices that torch sees in `environ`, "vendor": its name or None, "cards": [{"model", "uuid",
+    "arch"}, ...]}, asked in a child."""
     return _ask(python, environ, _COUNT)
 
 

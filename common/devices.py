@@ -44,12 +44,13 @@ ALL_VARIABLES = tuple(dict.fromkeys(CUDA + sum(VISIBLE.values(), ())))
 
 @dataclass(frozen=True)
 class Device:
-    """`name` as the caller wrote it; `vendor` as flag_gems names it, `host` for the host device. `model` and `uuid` as torch
-    says them, "" where it does not."""
+    """`name` as the caller wrote it; `vendor` as flag_gems names it, `host` for the host device. `model`, `uuid` and `arch`
+    (9.0, gfx942) as torch says them, "" where it does not."""
     name: str
     vendor: str
     model: str = field(default="", compare=False)
     uuid: str = field(default="", compare=False)
+    arch: str = field(default="", compare=False)
 
     @property
     def is_host(self):
@@ -146,7 +147,7 @@ def _identify(name, vendor, listed, cards):
     card = card or next((card for card in cards if len(short) > 3 and card["uuid"].startswith(short)), {})
     uuids = [each["uuid"] for each in cards]
     is_known = not name.startswith("MIG") and uuids.count(card.get("uuid")) == 1     # some stacks give all cards one UUID
-    return Device(name, vendor, card.get("model", ""), card["uuid"] if is_known else "")
+    return Device(name, vendor, card.get("model", ""), card["uuid"] if is_known else "", card.get("arch", ""))
 
 
 def _refuse_same_card(devices):

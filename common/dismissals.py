@@ -143,6 +143,7 @@ def ask_arch(python, environ):
 
 def ask_facts(python, environ, versions, dtypes=()):
     """The facts of this machine; `versions` as common/inputs.read_versions gives them. Takes 5 s or so: torch is asked."""
-    vendor = HOST if environ.get("HOST_TARGET") else ask_count(python, environ)["vendor"] or HOST
-    return {"vendor": vendor, "arch": None if vendor == HOST else ask_arch(python, environ),
+    probe = ask_count(python, environ) if not environ.get("HOST_TARGET") else {"vendor": None, "cards": []}
+    arch = next((card["arch"] for card in probe["cards"]), "")
+    return {"vendor": probe["vendor"] or HOST, "arch": arch or (ask_arch(python, environ) if probe["vendor"] else None),
             "versions": versions, "dtypes": tuple(dtypes)}

@@ -13,13 +13,14 @@ Requirements: the standard library, git. Limits: of files that git does not trac
 in SOURCES count.
 """
 
+import contextlib
 import json
 import os
 import re
 from pathlib import Path
 
 from common.errors import REFUSED, USAGE, UserError
-from common.process import run_bounded
+from common.process import start_bounded
 from common.state import sha256_file, sha256_json, sha256_text, sha256_tree
 from common.trees import ROOT, find_commit, run_git
 
@@ -93,7 +94,18 @@ def check_choice(variable, value, valid):
 
 def read_versions(python, environ):
     """{package: version} in the Python of the children, without importing any of them."""
-    code, output = run_bounded([python, "-c", _ASK_VERSIONS, *PACKAGES], env=environ, timeout=60)
+    with ask_versions(python, environ) as read:
+        return read()
+
+
+@contextlib.contextmanager
+def ask_versions(python, environ):
+    """A context that gives the function which waits for what read_versions says."""
+    with start_bounded([python, "-c", _ASK_VERSIONS, *PACKAGES], env=environ, timeout=60) as wait:
+        yield lambda: _parse_versions(python, *wait())
+
+
+def _parse_versions(python, code, output):
     lines = [line for line in output.splitlines() if line.startswith("GEMSCREEN ")]
     if code != 0 or not lines:
         last = (output.strip().splitlines() or ["no answer"])[-1]

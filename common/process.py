@@ -13,6 +13,7 @@ Requirements: Linux, the standard library. Limits: a descendant that left the se
 environment escapes; one in uninterruptible sleep cannot be ended: it is given up and named in `stuck`.
 """
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -104,19 +105,34 @@ def run_bounded(command, *, env, timeout):
     A process that cannot be killed (a vendor tool in D state) is abandoned, never waited for: subprocess.run's
     timeout would wait for it forever.
     """
+    with start_bounded(command, env=env, timeout=timeout) as wait:
+        return wait()
+
+
+@contextlib.contextmanager
+def start_bounded(command, *, env, timeout):
+    """A context in which `command` runs beside the caller; gives the function that waits for it and returns what run_bounded
+    returns. One that is not waited for is KILLed at the end."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "output"
         child = Child(command, tag=f"probe-{os.getpid()}/{time.monotonic_ns()}", env=env, log=log, grace=1.0)
         start = time.monotonic()
-        too_slow = False
-        while not child.advance(time.monotonic()):
-            if time.monotonic() - start > timeout and not too_slow:
-                too_slow = True
-                child.end(time.monotonic())
-            if time.monotonic() - start > timeout + 5:
-                break
-            time.sleep(0.01)
-        return None if too_slow else child.returncode, log.read_text(errors="replace")
+
+        def wait():
+            too_slow = False
+            while not child.advance(time.monotonic()):
+                if time.monotonic() - start > timeout and not too_slow:
+                    too_slow = True
+                    child.end(time.monotonic())
+                if time.monotonic() - start > timeout + 5:
+                    break
+                time.sleep(0.01)
+            return None if too_slow else child.returncode, log.read_text(errors="replace")
+        try:
+            yield wait
+        finally:
+            if child.returncode is None:
+                child.kill(time.monotonic())
 
 
 def end_tagged(run_id, grace=5.0):

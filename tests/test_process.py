@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from common.process import Child, end_tagged, find_members, run_bounded
+from common.process import Child, end_tagged, find_members, run_bounded, start_bounded
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -249,3 +249,13 @@ def test_a_probe_that_never_answers_is_given_up(tmp_path):
 
 def test_a_probe_that_answers(tmp_path):
     assert run_bounded(["sh", "-c", "echo yes; exit 4"], env=dict(os.environ), timeout=20) == (4, "yes\n")
+
+
+def test_what_runs_beside_the_caller_answers_or_is_ended(tmp_path):
+    with start_bounded(["sh", "-c", "echo yes; exit 4"], env=dict(os.environ), timeout=20) as wait:
+        assert wait() == (4, "yes\n")
+    with pytest.raises(KeyError), start_bounded(["sh", "-c", f"echo $$ > {tmp_path}/pid; sleep 100"], env=dict(os.environ),
+                                                timeout=200):
+        pid = wait_for(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().strip())
+        raise KeyError
+    wait_for(lambda: not is_alive(pid))

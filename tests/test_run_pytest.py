@@ -129,6 +129,40 @@ def test_runs_that_start_together_get_a_directory_each(tree):
     assert all(read_log(Path(first.removeprefix("run directory: "))).count("gemscreen begin") == 1 for first in firsts)
 
 
+@pytest.mark.parametrize("given", ["run", "./run/", "link/run", "new/er/run", "new/../run"])
+def test_a_run_directory_may_be_written_in_any_way(tree, given):
+    (tree / "link").symlink_to(tree)
+    node = add_benchmark(tree, "one", PASSES)
+    for path in (given, tree / given):
+        ended = run_script(tree, "one", node, RUN_DIR=path)
+        run = tree / ("new/er/run" if "er" in given else "run")
+        run = run if path == given else run.with_name("run-2")
+        assert ended.stdout.startswith(f"run directory: {run}\n") and (run / "exit.json").is_file(), ended.stderr
+
+
+def test_the_commit_is_the_trees_own_however_git_keeps_it(tree):
+    def git(*words, folder=tree):
+        done = subprocess.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", "-C", folder, *words], check=True,
+                              capture_output=True, text=True)
+        return done.stdout.strip()
+
+    node, runs = add_benchmark(tree, "one", PASSES), 0
+    (tree.parent / "link").symlink_to(tree)
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "one"], ["pack-refs", "--all"],
+                  ["commit", "-q", "--allow-empty", "-m", "two"], ["checkout", "-q", "--detach", "HEAD~1"], ["add", "."],
+                  ["commit", "-q", "-m", "three"], ["worktree", "add", "-q", str(tree.parent / "other")]):
+        git(*words)
+        if words[0] not in ("init", "add", "worktree"):
+            runs += 1
+            run_script(tree, "one", node, RUN_DIR=tree.parent / f"run{runs}", REPO="main", FLAGGEMS_DIR=tree.parent / "link")
+            header = parse_runlog(tree.parent / f"run{runs}" / "run.log").header
+            assert (header["commit"], header["tree"]) == (git("rev-parse", "HEAD"), str(tree)), words
+    other = tree.parent / "other"
+    run_script(tree, "one", node, RUN_DIR=tree.parent / "run", REPO="main", FLAGGEMS_DIR=other)
+    header = parse_runlog(tree.parent / "run" / "run.log").header
+    assert (header["commit"], header["tree"]) == (git("rev-parse", "HEAD", folder=other), str(other))
+
+
 def test_working_directory_is_the_run_directory(tree):
     node = add_benchmark(tree, "one", PASSES)
     run_script(tree, "one", node, PYTEST_EXTRA="--record json")

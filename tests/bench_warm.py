@@ -3,10 +3,10 @@
 
 USAGE    python tests/bench_warm.py [FORKS]     (make bench)
 OUTPUT   the parent's start, its memory before and after, and a `pytest --version` through it and plainly:
-           start          5.1 s to ready
-           memory         358 MB resident at first, 358 MB after 1000 forks
-           forks          1000 in 71.2 s, 71 ms each, files kept 0
-           plain process  --version 98 ms; with the imports 5320 ms
+           start          2.9 s to ready
+           memory         354 MB resident at first, 354 MB after 1000 forks
+           forks          1000 in 105.1 s, 105 ms each, files kept 0
+           plain process  --version 154 ms; the imports alone 3205 ms
 NEEDS    an environment as for the tests; the host device. EXIT 1 if the parent is above 1.5 GB or grows by 1 %.
 """
 import subprocess

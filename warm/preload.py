@@ -54,11 +54,11 @@ def import_all(with_gems):
     threads = 1 + count_new_threads("numpy")
     for name in MODULES:
         import_if_there(name)
+    hash_compiler()         # here, for the device's answer may take longer than the imports
     if asking is None:
         import_on_host(with_gems)
     else:
         import_on_device(read_answer(asking), with_gems)
-    hash_compiler()
     if count_threads() > threads:
         raise Unsafe(f"{count_threads()} threads, and a fork has only one of them")
     check_untouched()

@@ -59,8 +59,9 @@ def find_target(screen):
     shown = child_environment(device, screen.environ)
     if device.is_host:
         return shown["HOST_TARGET"]
-    arch = ask_arch(screen.python, apply_changes(screen.environ, shown)) if device.vendor == "nvidia" else None
-    return TARGETS.get(arch)
+    if device.vendor != "nvidia":
+        return None
+    return TARGETS.get(device.arch or ask_arch(screen.python, apply_changes(screen.environ, shown)))
 
 
 class Ahead:

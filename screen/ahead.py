@@ -7,12 +7,13 @@ memory of the card is used.
 
 The passes have cores of their own: this driver, and with it every measuring process, is pinned to the others. With fewer
 than MIN_CORES cores, or none left for a device, there is no compiling ahead, and that is said. A pass that fails or takes
-longer than PASS_LIMIT costs nothing but its own time: the operator then compiles as ever.
+longer than PASS_LIMIT costs nothing but its own time: the operator then compiles as ever. Why the first one failed is said.
 
 Requirements: the standard library; Linux.
 """
 
 import os
+import re
 import shutil
 import time
 from dataclasses import replace
@@ -70,6 +71,7 @@ class Ahead:
     def __init__(self, screen, cores, others, target):
         self._screen, self._target, self._folder = screen, target, screen.run / ".ahead"
         self._count, self._seen, self._running = len(cores), set(), []
+        self._notes, self._has_failed = [], False
         self._locks = self._folder / "cores"
         self._locks.mkdir(parents=True, exist_ok=True)
         for core in cores:
@@ -82,28 +84,44 @@ class Ahead:
 
     def advance(self, now, waiting):
         """Go on; `waiting` are (device, task) in the order in which they will be measured."""
-        for child, started in list(self._running):
+        for name, child, started in list(self._running):
             if now - started > PASS_LIMIT:
                 child.end(now)
             if child.advance(now):
-                self._running.remove((child, started))
+                self._running.remove((name, child, started))
+                self._look_at(name, child)
         for device, task in waiting if len(self._running) < self._count else ():
             if len(self._running) >= self._count:
                 return
             if task.row.key not in self._seen:
                 self._seen.add(task.row.key)
-                self._running.append((self._start(device, task), now))
+                self._running.append((task.row.name, self._start(device, task), now))
+
+    def take_notes(self):
+        """The lines since the last call."""
+        notes, self._notes = self._notes, []
+        return [*notes, *(f"compile-ahead: {note}" for note in (self._pool.take_notes() if self._pool else ()))]
 
     def close(self):
         """End every pass, and what belongs to them."""
-        for child, _ in self._running:
+        for _, child, _ in self._running:
             child.kill(time.monotonic())
-        for child, _ in self._running:
+        for _, child, _ in self._running:
             while not child.advance(time.monotonic()):
                 time.sleep(0.02)
         if self._pool is not None:
             self._pool.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _look_at(self, name, child):
+        """Say of the first pass that failed what went wrong: if all of them do, nothing is compiled ahead."""
+        if child.returncode == 0 or self._has_failed:
+            return
+        self._has_failed = True
+        lines = (self._folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        reason = next((line for line in reversed(lines) if re.search(r"(?i)error: |^E   ", line)), "")
+        self._notes.append(f"compile-ahead: {name}: its pass ended with exit status {child.returncode} ({reason[:200].strip()}); what it "
+                           "did not compile, the operator will; said once")
 
     def _start(self, device, task):
         row, host = task.row, Device("host:ahead", HOST)
@@ -121,6 +139,7 @@ class Ahead:
         screen, row = self._screen, task.row
         stands_for = {**screen.environ, "HOST_TARGET": self._target, "OMP_NUM_THREADS": "1"}
         return make_environ(replace(screen, environ=stands_for), row.repo, host) | dict.fromkeys(NO_KNOBS, "") | {
+            "HOST_ANY_VERSION": "1",     # the list is of versions whose kernels are executed right: nothing is executed
             "RUN_DIR": str(folder), "COMPILE_LOCKS": str(self._locks), "DTYPES": ",".join(task.step.dtypes), "SHAPES": screen.shapes.get(row.repo, ""),
             "CHECK_SHAPES": "0", "HOST_MODE": "compile", "COMPILE_PASS": "1", "PLUGINS": PLUGINS, "TUNER_CACHE": "shared",
             "PYTEST_EXTRA": f"{screen.environ.get('PYTEST_EXTRA', '')} --metrics=latency",

@@ -86,7 +86,7 @@ class LocalEngine:
 
     def take_notes(self):
         """What a user should know, each once."""
-        return self._pool.take_notes() if self._pool else ()
+        return [note for each in (self._ahead, self._pool) if each is not None for note in each.take_notes()]
 
     def close(self):
         """End what is left. Blocks."""

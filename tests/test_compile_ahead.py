@@ -37,6 +37,12 @@ cores = sorted(Path(sys.argv[1]).iterdir())
 for _ in range(3):
     print(Path(f"/proc/self/fd/{plugin.take_core(cores)}").readlink().name, flush=True)
 """
+TWO_CORES = """
+import runpy, sys
+from screen import ahead
+ahead.MIN_CORES, ahead.PER_DEVICE, ahead.PLUGINS = 2, 1, sys.argv.pop() or ahead.PLUGINS
+runpy.run_path("run_batch.py", run_name="__main__")
+"""
 PASS = {"COMPILE_PASS": "1", "HOST_MODE": "compile", "PYTEST_EXTRA": "--metrics=latency",
         "PLUGINS": "_device_guard_plugin _seed_plugin _host_device_plugin _rlc_switch_plugin _compile_ahead_plugin"}
 
@@ -95,6 +101,16 @@ def test_with_too_few_cores_it_is_off_and_that_is_said(tmp_path):
     done = run_batch(tmp_path, COMPILE_AHEAD="1")
     assert done.returncode == 0 and done.stdout.count("compile-ahead: off: ") == 1, done.stdout + done.stderr
     assert not list(tmp_path.glob("screen-*/.ahead"))
+
+
+@pytest.mark.parametrize("plugins, said", [("no_such_plugin", 1), ("", 0)])
+def test_a_pass_that_fails_is_said_once_and_costs_nothing_else(tmp_path, plugins, said):
+    env = {**os.environ, "PYTHON": sys.executable, "RUNS": str(tmp_path), "OPS": "abs,softmax,gelu", "DEVICES": "host:0", "COMPILE_AHEAD": "1",
+           "HOST_MODE": "compile", "PYTHONPATH": str(ROOT), "DTYPES": "float16"}
+    done = subprocess.run([sys.executable, "-c", TWO_CORES, plugins], env=env, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0 and "3 ops: 3 ok" in done.stdout, done.stdout + done.stderr
+    why = "its pass ended with exit status 2 (run_pytest.sh: error: PLUGINS: no_such_plugin: no plugins/no_such_plugin.py"
+    assert done.stdout.count("its pass ended") == done.stdout.count(why) == said
 
 
 @pytest.mark.parametrize("value", ["many", "-1", "1.5"])

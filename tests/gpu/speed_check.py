@@ -120,8 +120,8 @@ def read_ours(folder):
         subprocess.run([sys.executable, ROOT / "batch_summary.py", folder / "screen"], stdout=subprocess.DEVNULL, check=False)
     with open(folder / "screen" / "summary.csv", newline="", encoding="utf-8") as stream:
         rows = list(csv.DictReader(stream))
-    for op in {row["op"] for row in rows}:
-        marker, = (folder / "screen").glob(f"*/{op}/.complete")
+    for marker in (folder / "screen").glob("*/*/.complete"):
+        op = marker.parent.name
         facts = json.loads(marker.read_text())
         start = marker.parent / "attempts" / str(facts["attempt"]) / "start.json"
         figures = Counter((row["dtype"], normalize(row["shape"])) for row in rows if row["op"] == op and row["latency_ms"])

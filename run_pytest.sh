@@ -66,12 +66,13 @@ ROOT=$(cd "${ROOT%/*}/" && pwd -P)
 : "${REPLAY_FORCE:=0}"     # 1: replay a record of another device, Triton or kernel source too / 1 则强制回放不匹配的记录
 : "${PARALLEL_WARMUP_GPUS:=}" # N: tune on N devices (DEVICES, else the visible ones), then measure on one / 并行调优的设备数
 : "${TUNE_THREADS:=1}"     # that compile a tuner's configs before it times one; 1: none, each in its turn / 调优前并行编译的线程数
+: "${TUNE_CUTOFF:=1}"      # 0: a tuner times configs in full that cannot win, too / 0 则完整计时所有调优配置
 : "${SITE_PLUGINS:=0}"     # 1 loads pytest plugins installed beside pytest (xdist, ...) / 1 则加载环境里的 pytest 插件
 : "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
 : "${PYTEST_EXTRA:=}"      # more arguments for pytest, split at blanks / 附加的 pytest 参数，以空格分隔
 # Our pytest plugins, in loading order (plugins/README.md) / 插件列表，按加载顺序
 : "${PLUGINS:=_device_guard_plugin _seed_plugin _mthreads_guard_plugin _host_device_plugin _rlc_switch_plugin\
- _parallel_warmup_plugin _autotune_record_plugin _ir_meta_plugin _tune_compile_plugin _cudagraph_plugin _pretty_report_plugin}"
+ _parallel_warmup_plugin _autotune_record_plugin _ir_meta_plugin _tune_cutoff_plugin _tune_compile_plugin _cudagraph_plugin _pretty_report_plugin}"
 # ---- End of config / 配置结束
 
 # shellcheck source=common/log_pipe.sh
@@ -299,7 +300,7 @@ export_environment() {
     if [ "$UPSTREAM_COMMIT" = unknown ]; then UPSTREAM_COMMIT=${FLAGGEMS_COMMIT:-unknown}; fi
     export UPSTREAM_COMMIT HARNESS_COMMIT
     export PYTHONIOENCODING=utf-8:backslashreplace # no text of an error may end its table
-    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR SEED USE_FLAGTUNE PARALLEL_WARMUP_GPUS TUNE_THREADS DEVICE HOST_MODE
+    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR SEED USE_FLAGTUNE PARALLEL_WARMUP_GPUS TUNE_CUTOFF TUNE_THREADS DEVICE HOST_MODE
     [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
     if [ "$MODE" = kernel ] && [ "$TIMER" != host ]; then export TIMER CACHE; else export -n TIMER CACHE; fi
     # The order of a set of strings is a random input, too: generated code may follow it.

@@ -32,6 +32,7 @@ check_knobs() {
     [ -z "$HOST_TARGET" ] || check_choice HOST_TARGET cuda:80 cuda:90
     check_choice FALLBACK '' subset own
     check_choice SITE_PLUGINS 0 1
+    check_choice TUNE_CUTOFF 0 1
     check_number ATTEMPT KILL_AFTER_S TUNE_THREADS
     [ "$SEED" = none ] || [[ $SEED =~ ^[0-9]{1,9}$ ]] ||
         die 2 "SEED: $SEED: is no whole number of at most 9 digits; give one, as SEED=0, or SEED=none"

@@ -1,0 +1,68 @@
+"""TUNE_CUTOFF: what cannot win is launched twice or four times, what can is timed in full, and the winner is the same."""
+import os
+import subprocess
+import sys
+
+import pytest
+
+from warm_parent import ROOT
+
+# Triton's own Autotuner around a kernel of known times; a launch is a call of run().
+SWEEPS = """
+import collections, json, sys
+import triton
+from triton.runtime.autotuner import Autotuner
+import _tune_cutoff_plugin as plugin
+
+launches, took = collections.Counter(), []
+
+class Kernel:
+    arg_names = ["n"]
+    def fn(self): pass
+    fn = staticmethod(fn)
+    def run(self, n, MS, **more):
+        launches[MS] += 1
+        took.append(MS)
+
+def time_fully(call, quantiles):
+    for _ in range(8):
+        call()
+    return [took[-1]] * len(quantiles)
+
+def time_call(call):
+    call()
+    return took[-1]
+
+if sys.argv[1] == "cut":
+    plugin.Cutoff(time_call).install(Autotuner)
+for n, times in enumerate(json.loads(sys.argv[2])):
+    launches.clear()
+    tuner = Autotuner(Kernel(), ["n"], [triton.Config({"MS": ms}) for ms in times], ["n"], None, None, do_bench=time_fully)
+    tuner.run(n)
+    launches[tuner.best_config.kwargs["MS"]] -= 1       # the launch itself
+    print(json.dumps([tuner.best_config.kwargs["MS"], [launches[ms] for ms in times]]))
+    assert tuner.do_bench is time_fully
+"""
+
+
+def run_sweeps(how, sweeps):
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins")}
+    done = subprocess.run([sys.executable, "-c", SWEEPS, how, sweeps], env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("how, said", [
+    ("plain", ["[0.9, [8, 8, 8, 8, 8]]", "[0.1, [8, 8]]", "[5, [8, 8]]"]),
+    # The first is timed; 10 is more than twice as slow; 0.9 and 1.0 can win; 1.5 is in three launches not within 1.3 of the best.
+    ("cut", ["[0.9, [8, 2, 12, 4, 12]]",
+             "[0.1, [8, 8]]",       # the best is too short for an event of its own
+             "[5, [8, 2]]"])])      # another sweep has another best
+def test_what_cannot_win_is_not_timed_in_full(how, said):
+    assert run_sweeps(how, "[[2, 10, 0.9, 1.5, 1.0], [0.1, 9], [5, 11]]") == said
+
+
+def test_a_value_that_is_neither_is_refused():
+    done = subprocess.run([ROOT / "run_pytest.sh", "--check"], capture_output=True, text=True,
+                          env={**os.environ, "PYTHON": sys.executable, "HOST_TARGET": "cuda:90", "TUNE_CUTOFF": "2"})
+    assert done.returncode == 2 and "TUNE_CUTOFF: 2: " in done.stderr

@@ -1,14 +1,15 @@
-"""pytest plugin: a tuner's trial of a configuration that cannot win ends after two launches, not after eight or more.
+"""pytest plugin: a tuner's trial of a configuration that cannot win ends after a launch or two, not after eight or more.
 
 Purpose  A sweep times each of its configurations alike: Triton's do_bench launches it once, five times to see how long that
          takes, and then for a warm-up and for its samples. For kernels of milliseconds, whose worst configurations take fifty
          times as long as the best, that is nearly all of a sweep, and spent on losers. What can win is timed as ever.
 Use      PYTHONPATH=plugins python -m pytest -p _tune_cutoff_plugin NODE ...
 Reads    TUNE_CUTOFF  0: does nothing; HOST_TARGET set: the same, for on the host device nothing is timed
-How      best = the least median of this sweep so far. If it is LONG_MS or more, a configuration is launched once and then once
-         between two events. Is that more than AT_ONCE times best, its trial ends; else it is timed twice more, and ends if the
-         least of the three is more than SURELY times best. The launch before keeps the device busy while the host prepares
-         the timed one; for kernels shorter than LONG_MS that would not be so, and their trials are bounded anyhow.
+How      best = the least median of this sweep so far. If it is LONG_MS or more, a configuration is launched between two events.
+         Is that, less what the host needed (it may have compiled), more than AT_ONCE times best, its trial ends. It is launched
+         once more: the launch before keeps the device busy while the host prepares this one, so nothing is taken off. More
+         than AT_ONCE times best: it ends; else it is timed twice more, and ends if the least of the three is more than SURELY
+         times best. For kernels shorter than LONG_MS the host would not be hidden, and their trials are bounded anyhow.
 Sound    The cache is not flushed, so that a loser's time is rather too short than too long. It stands in the tuner's database
          as that configuration's: good for the order, no measurement.
 Output   in the terminal summary, where a trial was cut short: TUNE_CUTOFF trials=162 short=119
@@ -17,6 +18,7 @@ Limits   A Triton whose driver names its device interface (3.2 and later).
 import functools
 import math
 import os
+import time
 
 from _tuner_sweep import watch_sweeps
 
@@ -38,7 +40,7 @@ def pytest_load_initial_conftests(early_config):
 
 
 class Cutoff:
-    """Ends trials early; `time_call(call)` gives the ms on the device of what call() launches."""
+    """Ends trials early; `time_call(call)` gives the ms on the device of what call() launches, and the host's to launch it."""
 
     def __init__(self, time_call):
         self.time_call, self.best = time_call, math.inf     # of this sweep
@@ -70,14 +72,22 @@ class Cutoff:
         self.trials += 1
         if not LONG_MS <= self.best < math.inf:
             return time_fully(call, quantiles=quantiles)
-        call()
-        times = [self.time_call(call)]
-        if times[0] <= AT_ONCE * self.best:
-            times += [self.time_call(call), self.time_call(call)]
-        if min(times) <= (AT_ONCE if len(times) == 1 else SURELY) * self.best:
+        least = self.find_too_slow(call)
+        if least is None:
             return time_fully(call, quantiles=quantiles)
         self.short += 1
-        return [min(times)] * len(quantiles)
+        return [least] * len(quantiles)
+
+    def find_too_slow(self, call):
+        """The least ms that call() takes, if it cannot win, else None."""
+        took, host = self.time_call(call)
+        if took - host > AT_ONCE * self.best:
+            return took - host
+        took, _ = self.time_call(call)
+        if took > AT_ONCE * self.best:
+            return took
+        least = min(took, *(self.time_call(call)[0] for _ in range(2)))
+        return least if least > SURELY * self.best else None
 
     def pytest_terminal_summary(self, terminalreporter):
         if self.short:
@@ -85,13 +95,15 @@ class Cutoff:
 
 
 def time_launch(call):
-    """ms between two events around call(), on the device of Triton's driver. Waits."""
+    """(ms between two events around call(), on the device of Triton's driver, ms until call() returned). Waits."""
     from triton.runtime import driver
 
     device = driver.active.get_device_interface()
     start, end = device.Event(enable_timing=True), device.Event(enable_timing=True)
     start.record()
+    began = time.perf_counter()
     call()
+    host_ms = 1e3 * (time.perf_counter() - began)
     end.record()
     device.synchronize()
-    return start.elapsed_time(end)
+    return start.elapsed_time(end), host_ms

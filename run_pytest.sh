@@ -65,7 +65,7 @@ ROOT=$(cd "${ROOT%/*}/" && pwd -P)
 : "${REPLAY_STRICT:=0}"    # 1: a launch without the record's config fails its test / 1 则未按记录启动即失败
 : "${REPLAY_FORCE:=0}"     # 1: replay a record of another device, Triton or kernel source too / 1 则强制回放不匹配的记录
 : "${PARALLEL_WARMUP_GPUS:=}" # N: tune on N devices (DEVICES, else the visible ones), then measure on one / 并行调优的设备数
-: "${TUNE_THREADS:=1}"     # that compile a tuner's configs before it times one; 1: none, each in its turn / 调优前并行编译的线程数
+: "${TUNE_THREADS:=}"      # that compile a tuner's configs before it times one; 1: none. Empty: 8, on the host device 1 / 调优前并行编译的线程数
 : "${TUNE_CUTOFF:=1}"      # 0: a tuner times configs in full that cannot win, too / 0 则完整计时所有调优配置
 : "${SITE_PLUGINS:=0}"     # 1 loads pytest plugins installed beside pytest (xdist, ...) / 1 则加载环境里的 pytest 插件
 : "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
@@ -365,6 +365,7 @@ main() {
     find_shapes
     choose_device
     choose_timer
+    [ -n "$TUNE_THREADS" ] || TUNE_THREADS=$((${#HOST_TARGET} ? 1 : 8)) # the host's tuner takes the first config that fits
     [ "$OP" != --check ] || exit 0
     export_environment
     build_arguments

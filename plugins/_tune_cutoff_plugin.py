@@ -1,46 +1,43 @@
-"""pytest plugin: a tuner's trial of a configuration that cannot win ends after a launch or two, not after eight or more.
+"""pytest plugin: a tuner's trial of a configuration that cannot win ends after a launch or three, not after eight or more.
 
 Purpose  A sweep times each of its configurations alike: Triton's do_bench launches it once, five times to see how long that
          takes, and then for a warm-up and for its samples. For kernels of milliseconds, whose worst configurations take fifty
          times as long as the best, that is nearly all of a sweep, and spent on losers. What can win is timed as ever.
 Use      PYTHONPATH=plugins python -m pytest -p _tune_cutoff_plugin NODE ...
 Reads    TUNE_CUTOFF  0: does nothing; HOST_TARGET set: the same, for on the host device nothing is timed
-How      best = the least median of this sweep so far. If it is LONG_MS or more, a configuration is launched between two events.
-         Is that, less what the host needed (it may have compiled), more than AT_ONCE times best, its trial ends. It is launched
-         once more: the launch before keeps the device busy while the host prepares this one, so nothing is taken off. More
-         than AT_ONCE times best: it ends; else it is timed twice more, and ends if the least of the three is more than SURELY
-         times best. For kernels shorter than LONG_MS the host would not be hidden, and their trials are bounded anyhow.
-Sound    The cache is not flushed, so that a loser's time is rather too short than too long. It stands in the tuner's database
-         as that configuration's: good for the order, no measurement.
+How      best = the least median of this sweep so far. If it is LONG_MS or more, a configuration is launched between two events,
+         and what the host needed meanwhile (it may have compiled) is taken off: at least so long the device was busy. Is that
+         more than AT_ONCE times best, its trial ends. Else it is launched twice more, and the trial ends if the least of the
+         three is more than SURELY times best. Shorter kernels would be all host, and their trials are bounded anyhow.
+Sound    Nothing is flushed and the host is taken off, so that a loser's time is rather too short than too long. It stands in
+         the tuner's database as that configuration's: good for the order, no measurement.
 Output   in the terminal summary, where a trial was cut short: TUNE_CUTOFF trials=162 short=119
 Limits   A Triton whose driver names its device interface (3.2 and later).
 """
 import functools
 import math
 import os
+import sys
 import time
 
 from _tuner_sweep import watch_sweeps
 
-LONG_MS = 0.4
+LONG_MS = 0.1
 AT_ONCE, SURELY = 2.0, 1.3
 
 
-def pytest_load_initial_conftests(early_config):
-    """Before, and so inside, whatever else looks at a tuner's trials: what is launched here belongs to them."""
-    if os.environ.get("TUNE_CUTOFF") == "0" or os.environ.get("HOST_TARGET"):
-        return
-    try:
-        from triton.runtime.autotuner import Autotuner
-    except ImportError:
+def pytest_collection_finish(session):
+    """Once whoever wants to has imported Triton."""
+    triton = sys.modules.get("triton.runtime.autotuner")
+    if triton is None or os.environ.get("TUNE_CUTOFF") == "0" or os.environ.get("HOST_TARGET"):
         return
     cutoff = Cutoff(time_launch)
-    cutoff.install(Autotuner)
-    early_config.pluginmanager.register(cutoff, "gemscreen-tune-cutoff")
+    cutoff.install(triton.Autotuner)
+    session.config.pluginmanager.register(cutoff, "gemscreen-tune-cutoff")
 
 
 class Cutoff:
-    """Ends trials early; `time_call(call)` gives the ms on the device of what call() launches, and the host's to launch it."""
+    """Ends trials early; `time_call(call)` gives ms that what call() launches takes the device, at least."""
 
     def __init__(self, time_call):
         self.time_call, self.best = time_call, math.inf     # of this sweep
@@ -80,13 +77,10 @@ class Cutoff:
 
     def find_too_slow(self, call):
         """The least ms that call() takes, if it cannot win, else None."""
-        took, host = self.time_call(call)
-        if took - host > AT_ONCE * self.best:
-            return took - host
-        took, _ = self.time_call(call)
-        if took > AT_ONCE * self.best:
-            return took
-        least = min(took, *(self.time_call(call)[0] for _ in range(2)))
+        least = self.time_call(call)
+        if least > AT_ONCE * self.best:
+            return least
+        least = min(least, self.time_call(call), self.time_call(call))
         return least if least > SURELY * self.best else None
 
     def pytest_terminal_summary(self, terminalreporter):
@@ -95,7 +89,7 @@ class Cutoff:
 
 
 def time_launch(call):
-    """(ms between two events around call(), on the device of Triton's driver, ms until call() returned). Waits."""
+    """ms between two events around call(), on the device of Triton's driver, less those until call() returned. Waits."""
     from triton.runtime import driver
 
     device = driver.active.get_device_interface()
@@ -106,4 +100,4 @@ def time_launch(call):
     host_ms = 1e3 * (time.perf_counter() - began)
     end.record()
     device.synchronize()
-    return start.elapsed_time(end), host_ms
+    return start.elapsed_time(end) - host_ms

@@ -186,7 +186,7 @@ claim_run_dir() { # makes RUN_DIR, or RUN_DIR-2, RUN_DIR-3, ... and sets it to a
     local n=1 claim now
     printf -v now '%(%Y%m%dT%H%M%SZ)T' -1
     : "${RUN_DIR:=$ROOT/runs/hand-$now/$REPO/$OP}"
-    if [[ $RUN_DIR =~ ^/.*[^/.]$ && -d ${RUN_DIR%/*}/ ]]; then
+    if [[ $RUN_DIR =~ ^/.+/.*[^/.]$ && ! -L $RUN_DIR && -d ${RUN_DIR%/*}/ ]]; then
         RUN_DIR=$(cd "${RUN_DIR%/*}/" && pwd -P)/${RUN_DIR##*/}
     else
         RUN_DIR=$(realpath -m -- "$RUN_DIR")

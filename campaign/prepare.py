@@ -35,7 +35,7 @@ from common.state import SCHEMA, read_marker, sha256_file, sha256_json, sha256_t
 from common.trees import ROOT, SAMPLES, VARIABLES, find_tree
 
 # What decides how a cell is run and judged. Output, help and tests are not among it.
-TOOL_PATTERNS = ("run_pytest.sh", "common/*.py", "common/*.sh", "campaign/*.py", "plugins/*.py", "plugins/*/*.py", "samples/**/*.py", "samples/**/*.yaml")
+TOOL_PATTERNS = ("run_pytest.sh", "common/*.py", "common/*.sh", "campaign/*.py", "plugins/*.py", "plugins/*/*.py", "warm/*.py", "samples/**/*.py", "samples/**/*.yaml")
 
 
 def find_manifest_tree(manifest, environ):

@@ -53,17 +53,20 @@ def compile_sweep(cores, tuner, args, meta, configs):
 
     if not is_plain(tuner.fn):      # a tuner below it would wait for cores that this one holds
         return
-    children = []
+    children = set()
     for config in configs:
         current = set_up_config(tuner, meta, config)
         core = take_core(cores)
-        child = os.fork()
-        if child == 0:      # holds the lock until it ends
-            with contextlib.suppress(BaseException):    # the measuring process will meet it
-                compile_config(tuner, args, current)
-            os._exit(0)
-        os.close(core)
-        children.append(child)
+        try:
+            child = os.fork()
+            if child == 0:      # holds the lock until it ends
+                with contextlib.suppress(BaseException):    # the measuring process will meet it
+                    compile_config(tuner, args, current)
+                os._exit(0)
+        finally:
+            os.close(core)
+        children.add(child)
+        children -= {child for child in children if os.waitpid(child, os.WNOHANG)[0]}
     for child in children:
         os.waitpid(child, 0)
 

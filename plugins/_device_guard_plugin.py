@@ -178,6 +178,6 @@ def pytest_addoption():
 
 
 def pytest_collection_finish():
-    """Tests run with rubbish collected, but not looked for in all that was imported: it would be in the middle of a figure."""
+    """From here on rubbish is collected, but not looked for in all that was imported: that would be in the middle of a figure."""
     gc.freeze()
     gc.enable()

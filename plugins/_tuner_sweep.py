@@ -1,33 +1,38 @@
-"""When a tuner is about to try several configurations, and which: for plugins that compile them beforehand.
+"""When a tuner is about to try several configurations, and which: for plugins that compile or time them in their own way.
 
-    watch_sweeps(compile_sweep)     compile_sweep(tuner, args, meta, configs) is called before the first trial of a sweep
+    watch_sweeps(begin, wrap)     begin(tuner, args, meta, configs) is called before the first trial of a sweep, wrap(trial, tuner,
+                                  *args, config=..., **meta) in place of each of its trials; both may be left out
 
-What derives from Triton's Autotuner, as FlagGems' LibTuner, is seen too. A sweep whose timings are all in the tuner's
-database tries nothing, and what is replayed is no sweep: neither is reported.
+What derives from Triton's Autotuner, as FlagGems' LibTuner, is seen too. A trial of a configuration that is not one of those that
+prune_configs() last left, each once, belongs to no sweep: a search makes its own, a single one is timed by hand. A sweep whose
+timings are all in the tuner's database tries nothing, and what is replayed is no sweep: neither is reported.
 """
 
 
-def watch_sweeps(compile_sweep):
-    """Patch Autotuner. `configs` are those that were not pruned; `args` and `meta` what the kernel is launched with."""
+def watch_sweeps(begin=None, wrap=None):
+    """Patch Autotuner. `configs` are those that were not pruned, the first tried first; `args` and `meta` what is launched."""
     from triton.runtime.autotuner import Autotuner
 
     prune_configs, bench = Autotuner.prune_configs, Autotuner._bench
-    planned = {"tuner": None, "configs": ()}     # of the last prune_configs()
+    sweep = {"tuner": None, "left": [], "begun": False}     # of the last prune_configs()
 
     def prune_and_note(tuner, *args, **kwargs):
         pruned = prune_configs(tuner, *args, **kwargs)
-        planned.update(tuner=tuner, configs=pruned if isinstance(pruned, list) else ())
+        sweep.update(tuner=tuner, left=list(pruned) if isinstance(pruned, (list, tuple)) else [], begun=False)
         return pruned
 
-    def compile_and_bench(tuner, *args, config, **meta):
+    def bench_of_sweep(tuner, *args, config, **meta):
+        place = next((n for n, each in enumerate(sweep["left"]) if each is config), None) if tuner is sweep["tuner"] else None
+        if place is None:
+            return bench(tuner, *args, config=config, **meta)
         # Not in prune_configs(): a sweep whose timings are all in the tuner's database compiles nothing.
-        if tuner is planned["tuner"] and any(config is each for each in planned["configs"]):
-            configs = planned["configs"]
-            planned.update(tuner=None, configs=())
-            compile_sweep(tuner, args, meta, configs)
-        return bench(tuner, *args, config=config, **meta)
+        if begin and not sweep["begun"]:
+            begin(tuner, args, meta, sweep["left"][place:] + sweep["left"][:place])
+        sweep["begun"] = True
+        del sweep["left"][place]
+        return wrap(bench, tuner, *args, config=config, **meta) if wrap else bench(tuner, *args, config=config, **meta)
 
-    Autotuner.prune_configs, Autotuner._bench = prune_and_note, compile_and_bench
+    Autotuner.prune_configs, Autotuner._bench = prune_and_note, bench_of_sweep
 
 
 def set_up_config(tuner, meta, config):

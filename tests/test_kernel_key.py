@@ -25,12 +25,32 @@ def test_widen():
     widen[(1,)](x, torch.empty(16), BLOCK=16)
 """
 
+TWINS = """
+import os, pytest, torch, triton
+import triton.language as tl
+FACTOR = int(os.environ["FACTOR"])
 
-def run_kernel(folder, plugins, change=""):
+def make(function):
+    choose = tl.constexpr(function)
+    @triton.jit
+    def widen(y, BLOCK: tl.constexpr):
+        tl.store(y + tl.arange(0, BLOCK), choose(BLOCK))
+    return widen
+
+def close(n):
+    return lambda size: size + n
+
+@pytest.mark.parametrize("function", [lambda n: n + 1, lambda n: n + 2, close(3), close(4), lambda n, more=5: n + more, lambda n: n + FACTOR])
+def test_each(function):
+    make(function)[(1,)](torch.empty(16, dtype=torch.int32), BLOCK=16)
+"""
+
+
+def run_kernel(folder, plugins, text=KERNEL.format(change=""), **environ):
     """How many compiled kernels the shared cache of `folder` holds after one more process."""
-    (folder / "test_it.py").write_text(KERNEL.format(change=change))
+    (folder / "test_it.py").write_text(text)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins"), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "HOST_TARGET": "cuda:90",
-           "HOST_MODE": "compile", "TRITON_CACHE_DIR": str(folder / "cache")}
+           "HOST_MODE": "compile", "TRITON_CACHE_DIR": str(folder / "cache"), **environ}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_it.py", *(w for name in plugins for w in ("-p", name))]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,4 +64,11 @@ def test_a_second_process_finds_the_kernel(tmp_path, plugins, kernels):
 
 def test_another_function_is_another_kernel(tmp_path):
     plugins = ("_kernel_key_plugin", "_host_device_plugin")
-    assert [run_kernel(tmp_path, plugins), run_kernel(tmp_path, plugins, "  # as ever")] == [1, 2]
+    assert [run_kernel(tmp_path, plugins), run_kernel(tmp_path, plugins, KERNEL.format(change="  # as ever"))] == [1, 2]
+
+
+def test_functions_that_differ_in_anything_have_kernels_of_their_own(tmp_path):
+    plugins = ("_kernel_key_plugin", "_host_device_plugin")
+    assert run_kernel(tmp_path, plugins, TWINS, FACTOR="6") == 6
+    # The two lambdas are found again; a closure's, a default's and a global's value are not in the key, so those are compiled anew.
+    assert run_kernel(tmp_path, plugins, TWINS, FACTOR="7") == 6 + 4

@@ -97,8 +97,8 @@ def add_vendor_module(backend_dir, is_specialised):
     """flag_gems imports ``_nvidia`` from its backend folder and reads the device's name from it: put a module there
     first that says "cpu" and shares NVIDIA's operators.
 
-    ARCH_MAP is left out, so that the Hopper and Ampere specialisations are never chosen: they use TMA descriptors
-    and cluster memory through paths that the interpreter does not have. Where nothing is executed they can be.
+    ARCH_MAP is left out unless `is_specialised`, so that the Hopper and Ampere specialisations are not chosen: they use
+    TMA descriptors and cluster memory through paths that the interpreter does not have.
     """
     if str(backend_dir) not in sys.path:
         sys.path.append(str(backend_dir))

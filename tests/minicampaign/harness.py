@@ -26,7 +26,7 @@ from shared import make_once
 # All but the one that makes the campaign's own false alarms.
 GOLDEN_TASKS = [task for task in PLANTED if task != "same_binary_faster"]
 FEW = ["gain", "keeps_converts", "candidate_wrong", "inputs_only", "below_floor_only"]
-PARTS = ("campaign", "common", "plugins", "ops", "samples", "tests/minicampaign", "run_pytest.sh")
+PARTS = ("campaign", "common", "plugins", "ops", "samples", "tests/minicampaign", "warm", "run_pytest.sh")
 COLUMNS = ("schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,test_file,test_nodes,"
            "skip_guard,source,verified")
 # Nothing of the caller's campaign reaches a test.

@@ -29,6 +29,7 @@ import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -68,9 +69,9 @@ def main(parts):
 
 
 def run_part(out, part, ops, run):
-    """Run one part into a folder of its own, OUT/<part>/<n>, and note its wall time."""
-    folder = out / part / str(1 + len(list((out / part).glob("*"))))
-    folder.mkdir(parents=True)
+    """Run one part into a folder of its own, OUT/<part>/<n>-<random>, and note its wall time."""
+    (out / part).mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"{1 + len(list((out / part).glob('*')))}-", dir=out / part))    # two may run at once
     start = time.monotonic()
     code = run(folder)
     wall = time.monotonic() - start

@@ -77,12 +77,13 @@ def main():
 def tune_on(threads, make):
     """Seconds of one tuned launch of a new kernel, with that many threads."""
     from _tune_compile_plugin import SweepCompiler
+    from _tuner_sweep import watch_sweeps
     from triton.runtime import _async_compile
     from triton.runtime.autotuner import Autotuner
 
     before = Autotuner.prune_configs, Autotuner._bench
     if threads > 1:
-        SweepCompiler(threads, _async_compile).install()
+        watch_sweeps(SweepCompiler(threads, _async_compile).compile_sweep)
     try:
         return tune(make)
     finally:

@@ -162,10 +162,10 @@ choose_device() { # sets DEVICE and HOST_TARGET; asks torch only where the user 
         [ "$DEVICE" != host:0 ] || echo "run_pytest.sh: torch sees no accelerator; using the host device" >&2
     fi
     if [[ $DEVICE == host:* ]]; then : "${HOST_TARGET:=cuda:90}"; fi
-    local default_warmup=1000 default_iter=100
-    if [ -n "$HOST_TARGET" ]; then default_warmup=1 default_iter=1; fi
-    : "${WARMUP_MS:=$default_warmup}" "${ITER_MS:=$default_iter}"
-    check_number WARMUP_MS ITER_MS
+    local default_warmup=1000 default_iter=100 default_threads=8
+    if [ -n "$HOST_TARGET" ]; then default_warmup=1 default_iter=1 default_threads=1; fi # its tuner takes the first config that fits
+    : "${WARMUP_MS:=$default_warmup}" "${ITER_MS:=$default_iter}" "${TUNE_THREADS:=$default_threads}"
+    check_number WARMUP_MS ITER_MS TUNE_THREADS
 }
 
 choose_timer() { # sets TIMER and CACHE for the banner; an empty TIMER is the plugin's choice, and its rows say which
@@ -365,7 +365,6 @@ main() {
     find_shapes
     choose_device
     choose_timer
-    [ -n "$TUNE_THREADS" ] || TUNE_THREADS=$((${#HOST_TARGET} ? 1 : 8)) # the host's tuner takes the first config that fits
     [ "$OP" != --check ] || exit 0
     export_environment
     build_arguments

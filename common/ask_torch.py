@@ -72,6 +72,14 @@ def ask_count(python, environ):
     return _ask(python, environ, _COUNT)
 
 
+def ask_arch(python, environ):
+    """The architecture of the first device that torch sees in `environ` (`9.0`, `gfx942`); None if it does not say."""
+    try:
+        return next((card["arch"] for card in ask_count(python, environ)["cards"]), "") or None
+    except UserError:
+        return None
+
+
 def ask_used_share_command(python):
     """A command that prints, for read_used_share, how much of its visible device's memory is in use."""
     return [python, "-c", _MEMORY]

@@ -34,7 +34,6 @@ check_knobs() {
     check_choice SITE_PLUGINS 0 1
     check_choice TUNE_CUTOFF 0 1
     check_number ATTEMPT KILL_AFTER_S
-    [ -z "$TUNE_THREADS" ] || check_number TUNE_THREADS
     [ "$SEED" = none ] || [[ $SEED =~ ^[0-9]{1,9}$ ]] ||
         die 2 "SEED: $SEED: is no whole number of at most 9 digits; give one, as SEED=0, or SEED=none"
     DTYPES=${DTYPES//[[:space:]]/}

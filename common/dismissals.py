@@ -23,19 +23,10 @@ from common import inventory
 from common.ask_torch import ask_count
 from common.devices import HOST
 from common.errors import UserError
-from common.process import run_bounded
 
 COLUMNS = ("schema", "repo", "op", "scope", "reason", "evidence", "date", "commit")
 SCOPE_KEYS = ("vendor", "arch", "dtype", "versions")
 COMMIT = re.compile(r"[0-9a-f]{7,40}")
-
-_ASK_ARCH = """
-import torch
-device = torch.musa if hasattr(torch, "musa") else torch.cuda
-# NVIDIA's cards have a gcnArchName too: the card's own name.
-name = device.get_device_properties(0).gcnArchName.split(":")[0] if torch.version.hip else ""
-print("GEMSCREEN", name or ".".join(map(str, device.get_device_capability(0))))
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,16 +125,11 @@ def list_dismissed(path, facts, ask_arch):
     return {entry.key: entry.reason for entry in entries if applies(entry, facts)}
 
 
-def ask_arch(python, environ):
-    """The architecture of the first visible device (`9.0`, `gfx942`), asked of torch in a child; None if it does not say."""
-    code, output = run_bounded([python, "-c", _ASK_ARCH], env=environ, timeout=120)
-    lines = [line.split(" ", 1)[1] for line in output.splitlines() if line.startswith("GEMSCREEN ")]
-    return lines[-1].strip() if code == 0 and lines else None
-
-
 def ask_facts(python, environ, versions, dtypes=()):
     """The facts of this machine; `versions` as common/inputs.read_versions gives them. Takes 5 s or so: torch is asked."""
-    probe = ask_count(python, environ) if not environ.get("HOST_TARGET") else {"vendor": None, "cards": []}
-    arch = next((card["arch"] for card in probe["cards"]), "")
-    return {"vendor": probe["vendor"] or HOST, "arch": arch or (ask_arch(python, environ) if probe["vendor"] else None),
-            "versions": versions, "dtypes": tuple(dtypes)}
+    if environ.get("HOST_TARGET"):
+        vendor, arch = HOST, None
+    else:
+        probe = ask_count(python, environ)
+        vendor, arch = probe["vendor"] or HOST, next((card["arch"] for card in probe["cards"]), "") or None
+    return {"vendor": vendor, "arch": arch, "versions": versions, "dtypes": tuple(dtypes)}

@@ -1,7 +1,7 @@
 """pytest plugin: a tuner's trial of a configuration that cannot win ends after a launch or three, not after eight or more.
 
 Purpose  A sweep times each of its configurations alike: Triton's do_bench launches it once, five times to see how long that
-         takes, and then for a warm-up and for its samples. For kernels of milliseconds, whose worst configurations take fifty
+         takes, and then for a warm-up and for its samples. For kernels of milliseconds, whose worst configurations take many
          times as long as the best, that is nearly all of a sweep, and spent on losers. What can win is timed as ever.
 Use      PYTHONPATH=plugins python -m pytest -p _tune_cutoff_plugin NODE ...
 Reads    TUNE_CUTOFF  0: does nothing; nor with HOST_TARGET, for on the host device nothing is timed, nor on other than NVIDIA's

@@ -7,6 +7,7 @@ What derives from Triton's Autotuner, as FlagGems' LibTuner, is seen too. A tria
 prune_configs() last left, each once, belongs to no sweep: a search makes its own, a single one is timed by hand. A sweep whose
 timings are all in the tuner's database tries nothing, and what is replayed is no sweep: neither is reported.
 """
+import functools
 
 
 def watch_sweeps(begin=None, wrap=None):
@@ -14,6 +15,7 @@ def watch_sweeps(begin=None, wrap=None):
     from triton.runtime.autotuner import Autotuner
 
     prune_configs, bench = Autotuner.prune_configs, Autotuner._bench
+    trial = functools.partial(wrap, bench) if wrap else bench
     sweep = {"tuner": None, "left": [], "begun": False}     # of the last prune_configs()
 
     def prune_and_note(tuner, *args, **kwargs):
@@ -30,7 +32,7 @@ def watch_sweeps(begin=None, wrap=None):
             begin(tuner, args, meta, sweep["left"][place:] + sweep["left"][:place])
         sweep["begun"] = True
         del sweep["left"][place]
-        return wrap(bench, tuner, *args, config=config, **meta) if wrap else bench(tuner, *args, config=config, **meta)
+        return trial(tuner, *args, config=config, **meta)
 
     Autotuner.prune_configs, Autotuner._bench = prune_and_note, bench_of_sweep
 

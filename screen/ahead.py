@@ -13,14 +13,14 @@ Requirements: the standard library; Linux.
 """
 
 import os
-import re
 import shutil
 import time
 from dataclasses import replace
 
+from common.ask_torch import ask_arch
 from common.devices import HOST, Device, apply_changes, child_environment
-from common.dismissals import ask_arch
 from common.process import Child
+from common.runlog import parse_runlog
 from screen.attempts import cache_folders, make_environ
 from warm.pool import Pool
 
@@ -118,9 +118,8 @@ class Ahead:
         if child.returncode == 0 or self._has_failed:
             return
         self._has_failed = True
-        lines = (self._folder / f"{name}.log").read_text(encoding="utf-8", errors="replace").splitlines()
-        reason = next((line for line in reversed(lines) if re.search(r"(?i)error: |^E   ", line)), "")
-        self._notes.append(f"compile-ahead: {name}: its pass ended with exit status {child.returncode} ({reason[:200].strip()}); what it "
+        errors = parse_runlog(self._folder / f"{name}.log").errors or ["it does not say why"]
+        self._notes.append(f"compile-ahead: {name}: its pass ended with exit status {child.returncode} ({errors[-1][:200].strip()}); what it "
                            "did not compile, the operator will; said once")
 
     def _start(self, device, task):

@@ -10,9 +10,9 @@
 Requirements: the standard library; ray where it is asked for.
 """
 
+from common.ask_torch import ask_arch
 from common.device_lock import hold_devices
 from common.devices import apply_changes, child_environment, select_devices
-from common.dismissals import ask_arch
 from common.errors import REFUSED, UserError
 from screen.ahead import start_ahead
 from screen.attempts import check_runner, set_cache_aside, start_attempt

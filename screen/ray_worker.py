@@ -20,9 +20,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import inputs
+from common.ask_torch import ask_arch
 from common.device_lock import name_held, take_devices
 from common.devices import ALL_VARIABLES, HOST, Device, apply_changes, child_environment, select_devices
-from common.dismissals import ask_arch
 from common.errors import REFUSED, UserError, describe_os_error
 from common.process import end_tagged
 from common.state import sha256_tree

@@ -14,6 +14,7 @@ from collections import OrderedDict
 import torch
 
 L2_BYTES = 1 << 20
+GOOD = {"sm_mhz": 1980, "throttle": []}     # a reading of the card's health
 
 
 class CaptureError(RuntimeError):
@@ -197,6 +198,27 @@ def do_bench_on(card):
         return times if return_mode == "all" else sorted(times)[3]
 
     return do_bench
+
+
+def make_timer(card, cache="cold", reader=None, **limits):
+    """(a Timer on `card`, the list that takes its log)."""
+    from graph_timer import measure, sampling, watch
+
+    blocks = []
+    timer = measure.Timer(card, watch.CompileWatch(), reader, do_bench_on(card), cache, blocks.append, sampling.Limits(**limits))
+    return timer, blocks
+
+
+def make_call(card, warm=0.01, cold=0.02, size=16):
+    """An operator's call of one kernel, which takes so many ms with its input in the L2 and without."""
+    x = torch.ones(size)
+
+    def op(x):
+        y = card.empty_like(x)
+        card.launch([x], [y], warm, cold)
+        return y
+    args = (x,)
+    return lambda: op(*args)
 
 
 def pytest_configure(config):

@@ -3,8 +3,8 @@ import sys
 
 import pytest
 
+from common.ask_torch import ask_arch
 from common.devices import select_devices
-from common.dismissals import ask_arch
 
 TORCH = """
 class version: hip = {hip}

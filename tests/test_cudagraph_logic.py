@@ -1,4 +1,4 @@
-"""graph_timer's rules, one by one: planning, stopping, health, errors, rows; no card (test_cudagraph_copies.py and _measure.py: on a
+"""graph_timer's rules, one by one: planning, stopping, health, errors, rows; no card (test_cudagraph_copies.py, _measure.py and _gap.py: on a
 simulated one)."""
 import math
 import sys

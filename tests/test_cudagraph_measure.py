@@ -1,4 +1,4 @@
-"""graph_timer's figures on a simulated card (fake_device.py): sampling, retries and fallbacks, and the launch gap."""
+"""graph_timer's figures on a simulated card (fake_device.py): sampling, retries and fallbacks."""
 import math
 import subprocess
 import sys
@@ -10,27 +10,10 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "plugins"), str(ROOT / "tests")]
 
-from fake_device import Card, do_bench_on  # noqa: E402
-from graph_timer import capture, host, measure, rows, sampling, watch  # noqa: E402
+from fake_device import GOOD, Card, make_call, make_timer  # noqa: E402
+from graph_timer import capture, host  # noqa: E402
 
 MIB = 1 << 20
-
-
-def make_timer(card, cache="cold", reader=None, **limits):
-    blocks = []
-    timer = measure.Timer(card, watch.CompileWatch(), reader, do_bench_on(card), cache, blocks.append, sampling.Limits(**limits))
-    return timer, blocks
-
-
-def make_call(card, warm=0.01, cold=0.02, size=16):
-    x = torch.ones(size)
-
-    def op(x):
-        y = card.empty_like(x)
-        card.launch([x], [y], warm, cold)
-        return y
-    args = (x,)
-    return lambda: op(*args)
 
 
 def make_view(size):
@@ -174,7 +157,7 @@ class Reader:
         return self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
 
 
-GOOD, HOT = {"sm_mhz": 1980, "throttle": []}, {"sm_mhz": 1980, "throttle": ["hw_thermal"]}
+HOT = {"sm_mhz": 1980, "throttle": ["hw_thermal"]}
 
 
 def test_a_throttled_block_is_void_and_measured_again():
@@ -235,68 +218,6 @@ def test_a_failed_capture_marks_no_later_graph():
     assert (found.timer, found.latency_ms, found.notes) == ("graph", pytest.approx(0.02), [])
 
 
-# ---- the launch gap
-
-def test_each_figure_has_the_gap_that_it_was_taken_with():
-    card = Card(node_ms=lambda now: 0.0005)  # and the empty kernel takes as long
-    timer, blocks = make_timer(card)
-    assert timer.measure(make_call(card), "graph").gap_us == pytest.approx(1.0)
-    assert blocks[0]["gaps_us"] == pytest.approx([1.0, 1.0])
-    assert math.isnan(timer.measure(make_call(card), "event").gap_us)
-
-
-def test_a_gap_that_moves_within_a_block_voids_it():
-    """It moves when the card's state is read after the samples of the second figure's first block."""
-    reads = []
-
-    class Counting:
-        def read(self):
-            return reads.append(1) or GOOD
-
-    card = Card(node_ms=lambda now: 0.0002 if len(reads) >= 4 else 0.0)
-    timer, blocks = make_timer(card, reader=Counting())
-    timer.measure(make_call(card, 0.002, 0.002), "graph")
-    found = timer.measure(make_call(card, 0.002, 0.002), "graph")
-    tries = [(b["try"], b["void"]) for b in blocks if b["kind"] == "block"][1:]
-    assert tries == [(1, "launch gap moved from 0.50 to 0.70 us"), (2, "")]
-    assert found.latency_ms == pytest.approx(0.0022)
-    assert found.notes == ["launch gap 0.70 us, it was 0.50 before: so much of the figure is the launch"]
-
-
-def test_a_larger_gap_says_nothing_about_a_long_kernel():
-    card = Card()
-    timer, _ = make_timer(card)
-    timer.measure(make_call(card, 0.5, 0.5), "graph")
-    card.node_ms = lambda now: 0.0002
-    assert timer.measure(make_call(card, 0.5, 0.5), "graph").notes == []
-
-
-def test_a_call_of_several_kernels_holds_the_gap_as_often():
-    """Ten kernels of 50 us, and 0.2 us more for each launch, are 0.4 % of one and of the call; ten of 5 us are 4 %."""
-    card = Card()
-    timer, _ = make_timer(card)
-
-    def make_chain(ms):
-        call = make_call(card, ms, ms)
-        return lambda: [call() for _ in range(10)][-1]
-
-    found = timer.measure(make_chain(0.005), "graph")
-    assert (found.nodes, found.gap_us, found.latency_ms) == (10, pytest.approx(0.5), pytest.approx(0.05))
-    card.node_ms = lambda now: 0.0002
-    found = timer.measure(make_chain(0.005), "graph")
-    assert found.latency_ms == pytest.approx(0.052)
-    assert found.notes == ["launch gap 0.70 us, 10 times in it, it was 0.50 before: so much of the figure is the launch"]
-    assert timer.measure(make_chain(0.05), "graph").notes == []
-
-
-def test_columns_of_a_row_with_different_gaps_say_so():
-    row = rows.Row(None, "graph")
-    row.columns = {"torch": rows.Measurement("graph", "cold", 0.0017, gap_us=0.85), "gems": rows.Measurement("graph", "cold", 0.0019, gap_us=1.03)}
-    line = row.describe("abs", "torch.float16", 1)
-    assert " gap_us=1.03 nodes=1 " in line
-    assert line.endswith("reason=<<<launch gap of torch 0.85 us, of gems 1.03: the ratio holds that difference>>>")
-
-
 def test_a_graph_that_is_only_not_planned_marks_nothing():
     card = Card(free=4 * MIB)
     timer, _ = make_timer(card)
@@ -315,8 +236,7 @@ def test_an_operator_without_room_for_a_second_input_is_flushed_call_by_call():
     assert found.fault.startswith("empty capture: nothing was launched")
 
 
-@pytest.mark.parametrize("rounds", [4])
-def test_errors_of_the_operator_itself_are_its_own(rounds):
+def test_errors_of_the_operator_itself_are_its_own():
     card = Card()
 
     def op():

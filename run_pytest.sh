@@ -368,10 +368,10 @@ main() {
     [ "$OP" != --check ] || exit 0
     export_environment
     build_arguments
+    if [ -n "${WARM_SERVE:-}" ]; then RUN_DIR=$WARM_SERVE; else claim_run_dir; fi
+    [ "$TUNER_CACHE" = shared ] || isolate_caches
     # With everything that an operator's pytest gets, become the parent of such (warm/server.py).
     [ -z "${WARM_SERVE:-}" ] || { cd "$WARM_SERVE" && exec "$PYTHON" "$ROOT/warm/server.py" "$WARM_SERVE"; }
-    claim_run_dir
-    [ "$TUNER_CACHE" = shared ] || isolate_caches
     echo "run directory: $RUN_DIR"
     SECONDS=0
     write_begin

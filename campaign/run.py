@@ -3,7 +3,8 @@
 
 USAGE    campaign/run.py MANIFEST [--run DIR]       make campaign MANIFEST=campaign/manifests/host_rlc.yaml [RUN=runs/NAME]
          campaign/run.py --run DIR                  make campaign RUN=runs/NAME: goes on where it was killed
-INPUT    The manifest is frozen first (prepare.py); DEVICES or the vendor's variable selects the device; PYTHON.
+INPUT    The manifest is frozen first (prepare.py); DEVICES or the vendor's variable selects the device; PYTHON; WARM=0: each process
+         imports everything by itself (worker.py).
 OUTPUT   DIR (default runs/<name>-<UTC stamp>), sealed at its end: receipt.json, matrix.csv, rows.csv, report.md, FILES,
          SHA256SUMS, and the evidence of each step (layout.py). On stdout each check, each step as it ends, the headline.
 ORDER    canaries: correctness, round a; a canary that does not show what it must stops the campaign
@@ -16,6 +17,7 @@ NEEDS    PyYAML, pydantic, scipy where there are times. torch only in the childr
 """
 import argparse
 import collections
+import contextlib
 import os
 import platform
 import shutil
@@ -32,7 +34,7 @@ from campaign.classify import find_broken_evidence, find_failure, judge_canary
 from campaign.device_state import describe_device, is_throttled
 from campaign.evidence import read_run, scope_facts
 from campaign.matrix import count_classes
-from campaign.worker import RunningStep, Session, is_done
+from campaign.worker import GRACE_S, RunningStep, Session, is_done
 from common.device_lock import hold_devices
 from common.devices import select_devices
 from common.errors import BAD_RESULT, REFUSED, USAGE, UserError, run_main
@@ -40,6 +42,7 @@ from common.interrupts import Interrupts
 from common.process import end_tagged
 from common.state import claim_directory, hold_lock, link_latest, read_json, read_marker, remove_marker, utc_now, utc_stamp, write_json_atomic
 from common.trees import ROOT, find_commit
+from warm.pool import Pool
 
 POLL_S = 0.02
 THROTTLE_RETRIES = 1  # of a timed step; then its times are invalid, and that is what is reported
@@ -84,6 +87,20 @@ def find_run_pytest(environ):
     if not os.access(path, os.X_OK):
         raise UserError(f"RUN_PYTEST: {path}: is no executable file; `chmod +x` it or name another")
     return path
+
+
+@contextlib.contextmanager
+def open_pool(run, run_id, environ):
+    """The warm parents of a run, ended at the end; None without (WARM=0, or another program in the place of run_pytest.sh)."""
+    if environ.get("WARM") not in (None, "", "0", "1"):
+        raise UserError(f"WARM: {environ['WARM']}: is neither 0 nor 1", USAGE)
+    pool = None if environ.get("WARM") == "0" or environ.get("RUN_PYTEST") else Pool(run, run_id, find_run_pytest(environ), GRACE_S)
+    try:
+        yield pool
+    finally:
+        if pool is not None:
+            pool.close()
+            shutil.rmtree(run / ".warm", ignore_errors=True)    # a parent that failed was said, its log is no evidence
 
 
 def start_run(run, frozen, context):
@@ -144,6 +161,8 @@ def run_lanes(session, lanes):
             for number, each in list(running.items()):
                 if each.advance(time.monotonic()):
                     del running[number]
+                    for note in session.pool.take_notes() if session.pool else ():
+                        print(note, flush=True)
                     report_step(session, each.step)
                     if must_repeat(session, each.step):
                         lanes[number].appendleft(each.step)
@@ -260,11 +279,10 @@ def main(argv):
         preflight.run_checks(context)
         run_id = start_run(run, frozen, context)
         frozen = layout.read_frozen(run / layout.FROZEN)
-        session = Session(run, run_id, frozen, context.tree, tuple(devices), python, find_run_pytest(environ), environ,
-                          lambda device: describe_device(device, environ), interrupts)
         print(f"run: {run}", flush=True)
-        with interrupts:
-            run_campaign(session)
+        with interrupts, open_pool(run, run_id, environ) as pool:
+            run_campaign(Session(run, run_id, frozen, context.tree, tuple(devices), python, find_run_pytest(environ), environ,
+                                 lambda device: describe_device(device, environ), interrupts, pool))
         if interrupts.count:
             raise KeyboardInterrupt
         preflight.run_checks(replace(context, frozen=frozen), preflight.AT_THE_END)

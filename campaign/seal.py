@@ -86,10 +86,10 @@ def list_excluded(judgement, task):
 
 
 def clear_leftovers(run):
-    """What killed processes left: caches of attempts, half-written files, an earlier seal that did not end; and empty
+    """What killed processes left: caches of attempts, warm parents' folders, half-written files, an earlier seal that did not end; and empty
     directories, which no list of files could name."""
-    for cache in run.glob(f"{layout.TASKS}/*/*/*/attempts/*/cache"):
-        shutil.rmtree(cache)
+    for folder in (run / ".warm", *run.glob(f"{layout.TASKS}/*/*/*/attempts/*/cache")):
+        shutil.rmtree(folder, ignore_errors=True)
     for path in list(run.rglob("*.tmp")) + list(run.rglob("__pycache__")):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     (run / FILES).unlink(missing_ok=True)

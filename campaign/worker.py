@@ -8,6 +8,8 @@
 
 Every process has empty compile and tuner caches of its own (TUNER_CACHE=isolated), which is stricter than one per cell:
 no cell can be served another's kernels. They are removed afterwards; the dumps in ir/ are what stays.
+With WARM=1, the default, it is a fork of its cell's parent: one per cell and device, started with that cell's environment, which
+has imported everything, has never touched the device and runs no test (warm/server.py). `warm` in the marker says that one was asked.
 
 Requirements: Linux; torch only in the child.
 """
@@ -35,7 +37,7 @@ UNSET = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE
 @dataclass(frozen=True)
 class Session:
     """What all steps of a run share. `probe`: a function that describes the state of a device now. `interrupts` (common/interrupts.py):
-    counted while steps run."""
+    counted while steps run. `pool`: the warm parents (warm/pool.py), or None."""
     run: Path
     run_id: str
     frozen: object
@@ -46,6 +48,7 @@ class Session:
     environ: dict
     probe: object
     interrupts: object
+    pool: object
 
     def device_of(self, task):
         """The one device on which all cells and rounds of a task run."""
@@ -135,7 +138,11 @@ class RunningStep:
         self.before, self.started, self.start = session.probe(self.device), utc_now(), time.monotonic()
         self.is_late = self.is_told = False
         env = make_environment(session, self.device, {**settings, "RUN_DIR": str(self.run_dir), "ATTEMPT": str(self.attempt)})
-        self.child = Child([str(session.run_pytest), task["op"], *list_nodes(session, step)], cwd=ROOT, env=env, grace=GRACE_S,
+        arguments = [task["op"], *list_nodes(session, step)]
+        if session.pool is not None and not task["environment"]:     # a parent has its cell's variables, no task's
+            env |= session.pool.offer(self.device, session.frozen.manifest.source.repo, arguments, env, step.cell)
+        self.is_warm = "WARM_FOLDER" in env
+        self.child = Child([str(session.run_pytest), *arguments], cwd=ROOT, env=env, grace=GRACE_S,
                            tag=f"{session.run_id}/{step.name}/{self.attempt}", log=self.folder / "driver.log")
 
     def advance(self, now):
@@ -157,7 +164,7 @@ class RunningStep:
     def finish(self):
         status, detail = self.find_status()
         write_marker(self.folder, status, self.inputs, attempt=self.attempt, started=self.started, detail=detail,
-                     returncode=self.child.returncode, seconds=round(time.monotonic() - self.start, 1),
+                     returncode=self.child.returncode, seconds=round(time.monotonic() - self.start, 1), warm=self.is_warm,
                      settings=list_settings(self.session, self.step), nodes=list_nodes(self.session, self.step),
                      device_before=self.before, device_after=self.session.probe(self.device))
 

@@ -82,7 +82,7 @@ PER_RUN = "ATTEMPT"     # a variable that may differ between an operator and the
 
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory):
-    found = Parent(tmp_path_factory.mktemp("parent"), OUT="out.json", ENDING="", GEMSCREEN_TAG="screen/warm/parent",
+    found = Parent(tmp_path_factory.mktemp("parent"), OUT="out.json", ENDING="", GEMSCREEN_TAG="screen/warm/parent", FLAGGEMS_DB_URL="sqlite://",
                    PYTHONPATH=f"{ROOT / 'plugins'}:lib:")       # the last two are relative to the working directory
     for name, text in (("describe", DESCRIBE), ("leak", LEAK), ("ending", ENDINGS), ("waits", WAITS)):
         (found.folder / f"test_{name}.py").write_text(text)
@@ -270,9 +270,48 @@ def test_a_fork_that_fails_later_is_a_plain_process_and_the_next_is_tried(tmp_pa
     assert [len(output) for output in outputs] == [2, 1]        # the version alone
 
 
+# ---- caches of its own
+
+CACHES = """
+def test_caches():
+    import sys
+    code_cache, libentry = sys.modules["flag_gems.utils.code_cache"], sys.modules["flag_gems.utils.libentry"]
+    libentry.libcache["a"].set(("key",), libentry.triton.Config({"BLOCK": 16}, num_warps=4))
+    print("\\nCACHES", code_cache.code_cache_dir(), libentry.libcache["a"].get(("key",)).kwargs)
+"""
+
+
+def test_flag_gems_has_its_caches_where_the_fork_has_them(parent):
+    """Its code and its tuner's database, neither where the parent had them nor where another fork has."""
+    (parent.folder / "test_caches.py").write_text(CACHES)
+    for name in ("one", "two"):
+        own = parent.folder / name
+        own.mkdir()
+        code, output = parent.run("test_caches.py", environ={"FLAGGEMS_CACHE_DIR": str(own), "FLAGGEMS_DB_URL": f"sqlite:///{own}/tuned.db"})
+        assert code == 0 and f"\nCACHES {own}/code_cache {{'BLOCK': 16}}\n" in output, output
+        assert "plain process" not in output, output
+        assert sorted(path.name for path in own.iterdir()) == ["code_cache", "tuned.db"]
+
+
+@pytest.mark.parametrize("source, reason", [
+    ("", "flag_gems keeps its caches otherwise: KeyError: 'flag_gems.utils.code_cache'"),
+    ("import flag_gems.utils.code_cache, flag_gems.utils.libentry", "flag_gems's caches stayed where they were: /elsewhere, sqlite:///tuned.db")])
+def test_a_flag_gems_that_keeps_them_otherwise_is_refused(tmp_path, source, reason):
+    utils = tmp_path / "site" / "flag_gems" / "utils"
+    utils.mkdir(parents=True)
+    (utils.parent / "__init__.py").write_text(source)
+    (utils / "code_cache.py").write_text("import functools\n@functools.lru_cache\ndef cache_dir_path(): return '/elsewhere'\n")
+    (utils / "libentry.py").write_text("import sqlalchemy, types\nclass Model:\n    def __init__(self, url): self.engine = sqlalchemy.create_engine(url)\n"
+                                       "libcache = types.SimpleNamespace(model=Model('sqlite://'))\n")
+    environ = {"PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}", "FLAGGEMS_CACHE_DIR": "/own", "FLAGGEMS_DB_URL": "sqlite:///tuned.db"}
+    done = subprocess.run([sys.executable, "-c", "import flag_gems; from warm import child; child.move_caches()"], env=environ,
+                          capture_output=True, text=True)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"OSError: {reason}")     # of which server.py makes a plain process
+
+
 # ---- where it is not used
 
-@pytest.mark.parametrize("name", ["TRITON_F32_DEFAULT", "FLAGGEMS_CACHE_DIR", "CUDA_VISIBLE_DEVICES"])
+@pytest.mark.parametrize("name", ["TRITON_F32_DEFAULT", "GEMS_VENDOR", "CUDA_VISIBLE_DEVICES"])
 def test_another_environment_gets_a_plain_process(parent, name):
     code, output = parent.run("--noconftest", "--version", environ={name: "other"})
     assert code == 0 and output.splitlines()[0] == f"warm: plain process: {name} is not as in the warm parent"

@@ -1,4 +1,4 @@
-"""pool.py - the warm parents of a screen: one for each device and tree, from its first operator to the screen's end.
+"""pool.py - the warm parents of a screen or a campaign: one for each device and tree (and cell), from its first process to the end.
 
     pool = Pool(run, run_id, run_pytest, grace)
     env |= pool.offer("host:0", "samples", ["abs", *nodes], env)    {} where there is no parent: a plain process
@@ -6,7 +6,7 @@
     pool.close()
 
 A parent is run_pytest.sh with WARM_SERVE: what it exports for an operator is what the parent imports under
-(server.py). <run>/.warm/<device>-<repo>/ goes at the end, but for the log of one that failed.
+(server.py). <run>/.warm/<device>-<repo>[-<cell>]/ goes at the end, but for the log of one that failed.
 """
 import re
 import shutil
@@ -27,20 +27,17 @@ class Pool:
         self._prefix = list(prefix)     # of the command that starts a parent
         self._parents, self._ending, self._noted, self._notes = {}, [], set(), []
 
-    def offer(self, device, repo, arguments, environ):
-        """Changes to the `environ` of an attempt on `device` that let a parent of `repo`'s tree fork it."""
+    def offer(self, device, repo, arguments, environ, cell=""):
+        """Changes to the `environ` of an attempt on `device` that let a parent of `repo`'s tree fork it. `cell`: cells of a campaign
+        differ in variables that imports may read, so that each has a parent of its own."""
         if device.vendor not in VENDORS:
             self._note(device.vendor, f"warm: plain processes: whether a fork can use a {device.vendor} device is not known")
             return {}
-        if environ.get("TUNER_CACHE") == "isolated":
-            self._note("isolated", "warm: plain processes: TUNER_CACHE=isolated gives each its own, and flag_gems opens it "
-                                   "when it is imported")
-            return {}
-        key = (device.name, repo)
+        key = (device.name, repo, cell)
         if key not in self._parents:
-            for other in [other for other in self._parents if other[0] == device.name]:
+            for other in [other for other in self._parents if other[0] == device.name and other[1] != repo]:
                 self._retire(other)         # its tree's operators are through
-            self._parents[key] = self._start(device, repo, arguments, environ)
+            self._parents[key] = self._start(device, repo, arguments, environ, cell)
         folder, child = self._parents[key]
         child.advance(time.monotonic())
         word, remark = read_state(folder)
@@ -53,10 +50,10 @@ class Pool:
 
     def take_notes(self):
         """The lines since the last call."""
-        for (name, repo), (folder, _) in self._parents.items():
+        for key, (folder, _) in self._parents.items():
             word, remark = read_state(folder)
             if word == "broken":
-                self._note((name, repo), f"warm: {name}: plain processes: {remark}")
+                self._note(key, f"warm: {key[0]}: plain processes: {remark}")
         notes, self._notes = self._notes, []
         return notes
 
@@ -72,8 +69,8 @@ class Pool:
         if (self._run / ".warm").is_dir() and not any((self._run / ".warm").iterdir()):
             (self._run / ".warm").rmdir()
 
-    def _start(self, device, repo, arguments, environ):
-        label = re.sub(r"[^\w.-]", "_", f"{device.name}-{repo}")
+    def _start(self, device, repo, arguments, environ, cell):
+        label = re.sub(r"[^\w.-]", "_", "-".join(filter(None, (device.name, repo, cell))))
         folder = self._run / ".warm" / label
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""TUNE_CUTOFF: what cannot win is launched once or three times, what can is timed in full, and the winner is the same."""
+"""TUNE_CUTOFF: what cannot win is launched or replayed once or three times, what can is timed in full, and the winner is the same."""
 import os
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from warm_parent import ROOT
 
 # Triton's own Autotuner around a kernel of known times; a launch is a call of run().
 SWEEPS = """
-import collections, json, sys
+import collections, json, sys, types
 import triton
 from triton.runtime.autotuner import Autotuner
 import _tune_cutoff_plugin as plugin
@@ -29,9 +29,21 @@ def time_fully(call, quantiles):
         call()
     return [took[-1]] * len(quantiles)
 
-def time_call(call):
+def count(call):
+    before = len(took)
     call()
-    return took[-1], 900.0 if took[-1] == 7 and launches[7] == 1 else 0.2
+    return took[before:]
+
+def time_call(call):
+    new = count(call)
+    return sum(new), 900.0 if took[-1] == 7 and launches[7] == 1 else 0.2
+
+def capture(run):
+    captured = count(run)
+    def replay():
+        launches[captured[0]] += 100
+        return sum(captured)
+    return replay
 
 class Searching(Autotuner):
     def run(self, n):       # as FlagTune's search: configurations of its own
@@ -41,11 +53,13 @@ class Searching(Autotuner):
             self._bench(n, config=triton.Config({"MS": ms}))
 
 if sys.argv[1] == "cut":
-    cutoff = plugin.Cutoff(time_call)
+    cutoff = plugin.Cutoff(time_call, capture)
     plugin.watch_sweeps(cutoff.begin_sweep, cutoff.run_trial)
+protocol = types.SimpleNamespace(implementation="triton_cuda_graph_replay_v1", n_retries=10, per_replay_ms=float(sys.argv[3]))
 for n, times in enumerate(json.loads(sys.argv[2])):
     launches.clear()
     tuner = Autotuner(Kernel(), ["n"], [triton.Config({"MS": ms}) for ms in times], ["n"], None, None, do_bench=time_fully)
+    tuner.benchmark_protocol = protocol if protocol.per_replay_ms else None
     tuner.run(n)
     launches[tuner.best_config.kwargs["MS"]] -= 1       # the launch itself
     print(json.dumps([tuner.best_config.kwargs["MS"], [launches[ms] for ms in times]]))
@@ -53,25 +67,38 @@ for n, times in enumerate(json.loads(sys.argv[2])):
 launches.clear()
 Searching(Kernel(), ["n"], [triton.Config({"MS": 1}), triton.Config({"MS": 2})], ["n"], None, None, do_bench=time_fully).run(3)
 print([launches[ms] for ms in (5, 11, 9)])
+print(*(plugin.find_quantile([8, 1, 4, 2], share) for share in (0.5, 0.2, 1.0)), plugin.find_quantile([5], 0.8))
 """
 
 
-def run_sweeps(how, sweeps):
+def run_sweeps(how, sweeps, replay_ms=0):
     env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins")}
-    done = subprocess.run([sys.executable, "-c", SWEEPS, how, sweeps], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", SWEEPS, how, sweeps, str(replay_ms)], env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("how, said", [
-    ("plain", ["[0.9, [8, 8, 8, 8, 8]]", "[0.05, [8, 8]]", "[5, [8, 8, 8, 8]]", "[8, 8, 8]"]),
+    ("plain", ["[0.9, [8, 8, 8, 8, 8]]", "[0.05, [8, 8]]", "[5, [8, 8, 8, 8]]", "[8, 8, 8]", "3.0 1.6 8.0 5.0"]),
     # The first is timed; 10 is more than twice as slow; 0.9 and 1.0 can win; 1.5 is in three launches not within 1.3 of the best.
     ("cut", ["[0.9, [8, 1, 11, 3, 11]]",
              "[0.05, [8, 8]]",          # the best is too short
              "[5, [8, 1, 3, 9]]",       # another sweep has another best; 7 was compiled in its first launch
-             "[8, 8, 8]"])])            # a search's own configurations belong to no sweep
+             "[8, 8, 8]",               # a search's own configurations belong to no sweep
+             "3.0 1.6 8.0 5.0"])])      # quantiles as Triton's
 def test_what_cannot_win_is_not_timed_in_full(how, said):
     assert run_sweeps(how, "[[2, 10, 0.9, 1.5, 1.0], [0.05, 9], [5, 11, 9, 7]]") == said
+
+
+@pytest.mark.parametrize("replay_ms, said", [
+    # By do_bench as ever: no best yet. 10 is more than twice as slow, 1.5 in one replay more than 1.5 times, 1.2 in three more than
+    # 1.2 times; 0.9 and 1.0 can win: a launch, one captured, ten replays (100 each). 7 was compiled in its first launch.
+    (0.5, ["[0.9, [8, 1, 1002, 102, 302, 1002]]", "[0.05, [8, 8]]", "[5, [8, 9]]"]),
+    # A launch does not fill a replay: five more say how many do.
+    (5.0, ["[0.9, [8, 1, 1011, 109, 310, 1010]]", "[0.05, [8, 8]]", "[5, [8, 9]]"])])
+def test_what_cannot_win_is_not_replayed_in_full(replay_ms, said):
+    found = run_sweeps("cut", "[[2, 10, 0.9, 1.5, 1.2, 1.0], [0.05, 9], [5, 7]]", replay_ms)
+    assert found[:3] == said
 
 
 OLD = """

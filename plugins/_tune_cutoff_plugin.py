@@ -14,6 +14,9 @@ How      best = the least median of this sweep so far. If it is LONG_MS or more,
          do_bench_cudagraph, which FlagGems' LibTuner takes: the same graph and replays, one by one, and its trial ends if the
          least of one or three of them is more than REPLAYED times best. If that one launch was as long as a replay shall be,
          the five that estimate how many calls fill one are left out: the graph has one call.
+         Triton's own do_bench takes 25 and 100 ms however short the kernel. Where best is below LONG_MS, or not known yet, its
+         samples are taken in parts of PART_MS, until the 95 % interval of the median is within KNOWN, or within ROUGHLY of a
+         median more than SLOWER times best.
 Sound    do_bench: nothing is flushed and the host is taken off, so that a loser's time is rather too short than too long.
          Replays are what the sweep itself compares, by the median of ten. In 883 blocks of an H200's samples, throttled ones
          too, the least of the first three was at most 1.7 % above the median of all. A loser's time stands in the tuner's
@@ -33,6 +36,8 @@ LONG_MS = 0.1
 COMPILED_MS = 50.0
 AT_ONCE, SURELY = 2.0, 1.3
 REPLAYED = {1: 1.5, 3: 1.2}
+WARMUP_MS, REP_MS, PART_MS, MANY = 25, 100, 20, 50      # the first two are Triton's; fewer samples than MANY in a part: no parts
+KNOWN, ROUGHLY, SLOWER = 0.005, 0.02, 1.1
 GRAPHS = "triton_cuda_graph_replay_v1"      # FlagGems' name for do_bench_cudagraph
 
 
@@ -64,7 +69,8 @@ class Cutoff:
         time_fully, protocol = tuner.do_bench, getattr(tuner, "benchmark_protocol", None)
         time_likely = functools.partial(self.replay, protocol) if getattr(protocol, "implementation", None) == GRAPHS else \
             functools.partial(self.launch, time_fully)
-        tuner.do_bench = functools.partial(self.try_config, time_fully, time_likely)
+        time_short = functools.partial(self.time_in_parts, time_fully) if getattr(tuner, "_do_bench", True) is None else time_fully
+        tuner.do_bench = functools.partial(self.try_config, time_fully, time_short, time_likely)
         try:
             timings = bench(tuner, *args, **meta)
         finally:
@@ -72,11 +78,11 @@ class Cutoff:
         self.best = min(self.best, timings[0] if isinstance(timings, (list, tuple)) else timings)
         return timings
 
-    def try_config(self, time_fully, time_likely, call, quantiles):
+    def try_config(self, time_fully, time_short, time_likely, call, quantiles):
         """The timings of one configuration, as `time_fully` gives them; see the top of this file. Raises what call() raises."""
         self.trials += 1
         if not LONG_MS <= self.best < math.inf:
-            return time_fully(call, quantiles=quantiles)
+            return time_short(call, quantiles=quantiles)
         least, host = self.time_call(call)
         if host > COMPILED_MS:
             return time_fully(call, quantiles=quantiles)
@@ -106,6 +112,25 @@ class Cutoff:
         """Of one replay, from five launches, the host's time included."""
         estimate = sum(self.time_call(lambda: [call() for _ in range(5)])) / 5
         return max(1, int(replay_ms / estimate))
+
+    def time_in_parts(self, time_fully, call, quantiles):
+        """By Triton's own do_bench, whose last parts may be left out."""
+        times, left = [], REP_MS
+        while left and not self.is_known(times):
+            part = PART_MS if not times or len(times) >= MANY else left
+            times += time_fully(call, warmup=0 if times else WARMUP_MS, rep=part, return_mode="all")
+            left -= part
+        self.short += left > 0
+        return [find_quantile(times, share) for share in quantiles]
+
+    def is_known(self, times):
+        """Whether `times` say enough about a configuration."""
+        from graph_timer.sampling import summarize
+
+        if len(times) < MANY:
+            return False
+        summary = summarize(times)
+        return summary.half_width <= KNOWN or summary.half_width <= ROUGHLY and summary.median > SLOWER * self.best
 
     def pytest_terminal_summary(self, terminalreporter):
         if self.short:

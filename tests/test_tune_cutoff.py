@@ -101,6 +101,53 @@ def test_what_cannot_win_is_not_replayed_in_full(replay_ms, said):
     assert found[:3] == said
 
 
+# A kernel in the hands of Triton's own do_bench, whose samples are EACH_MS apart and spread by NOISE.
+PARTS = """
+import json, sys
+import triton
+from triton.runtime.autotuner import Autotuner
+import _tune_cutoff_plugin as plugin
+
+CONFIGS = [dict(zip(("MS", "NOISE", "EACH_MS"), each)) for each in json.loads(sys.argv[1])]
+launched, asked = {}, []
+
+class Kernel:
+    arg_names = ["n"]
+    def fn(self): pass
+    fn = staticmethod(fn)
+    def run(self, n, **config):
+        launched.update(config)
+
+def do_bench(call, warmup=25, rep=100, quantiles=None, return_mode="mean"):
+    call()
+    asked.append((launched["MS"], warmup, rep))
+    assert return_mode == "all"
+    return [launched["MS"] * (1 + launched["NOISE"] / 2 * (n % 5 - 2)) for n in range(round(rep / launched["EACH_MS"]))]
+
+cutoff = plugin.Cutoff(None, None)
+plugin.watch_sweeps(cutoff.begin_sweep, cutoff.run_trial)
+tuner = Autotuner(Kernel(), ["n"], [triton.Config(config) for config in CONFIGS], ["n"], None, None)
+tuner.do_bench = do_bench
+tuner.run(1)
+for config, (median, low, high) in tuner.configs_timings.items():
+    print([each[1:] for each in asked if each[0] == config.kwargs["MS"]], f"{low:.4g} {median:.4g} {high:.4g}")
+print(tuner.best_config.kwargs["MS"], f"{cutoff.short} of {cutoff.trials}")
+"""
+
+
+def test_tritons_own_timer_ends_once_the_median_is_known():
+    configs = "[[0.03, 0.01, 0.1], [0.04, 0.1, 0.1], [0.031, 0.1, 0.1], [0.02, 0.02, 0.1], [0.05, 0, 1]]"
+    done = subprocess.run([sys.executable, "-c", PARTS, configs], env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")},
+                          capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == [
+        "[(25, 20)] 0.02982 0.03 0.03018",      # known to 0.1 %
+        "[(25, 20)] 0.0376 0.04 0.0424",          # only to 1.1 %, but that is enough to lose
+        "[(25, 20), (0, 20), (0, 20), (0, 20), (0, 20)] 0.02914 0.031 0.03286",     # may win: as many samples as ever
+        "[(25, 20)] 0.01976 0.02 0.02024",
+        "[(25, 20), (0, 80)] 0.05 0.05 0.05",   # few samples
+        "0.02 3 of 5"], done.stderr
+
+
 OLD = """
 import sys, types
 class Autotuner:        # as Triton 3.1 has it: it times by a function of its module

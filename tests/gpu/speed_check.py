@@ -195,6 +195,10 @@ def compare(out):
             parts = [("{1:.1f} ({0})".format(*start[name]) if name in start else "-") for name in ("columns", "compiles", "launchers", "trials")]
             lines.append(f"{op:<24} {start['first_begins']:>6}" + "".join(f"{part:>{width}}" for part, width in zip(parts, (11, 11, 10, 14)))
                          + f"{start['left'] - start['last_ends']:>7.1f}{seconds - start['left']:>9.1f}")
+    spent = [start[2].get("steps", {}) | {"database": start[2].get("database", (0, 0))} for start in ours.values()]
+    for name in dict.fromkeys(name for steps in spent for name in steps):     # of all operators; see start_trace.py for what lies in what
+        counts, totals = zip(*(steps.get(name, (0, 0)) for steps in spent))
+        lines.append(f"{name:<12}{sum(totals):>8.1f} ({sum(counts)})")
     text = "\n".join([*lines, *(f"FAIL {each}" for each in failed)])
     (out / "report.txt").write_text(text + "\n", encoding="utf-8")
     print(text, flush=True)

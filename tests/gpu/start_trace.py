@@ -6,7 +6,8 @@ Reads   STARTED, RUN_DIR of run_pytest.sh. Writes RUN_DIR/start.json:
         The first six are seconds from the start of run_pytest.sh; first_begins is the first call of Benchmark.get_latency
         (inputs are made, nothing is compiled), first_ends its return, last_ends that of the last. The others are numbers and
         seconds: of columns; within them of compiles that the cache did not have (threads add up), of the C compiler for
-        launchers, and of a tuner's trials, compiles of theirs included.
+        launchers, and of a tuner's trials, compiles of theirs included. "database" is what LibTuner's asking and writing took, and
+        "steps" {"warm up": [30, 0.2], ...} of the timer: some lie within others (STEPS).
 """
 import functools
 import json
@@ -16,7 +17,13 @@ import time
 
 import pytest
 
-TIMES = {}
+TIMES, STEPS_TAKEN = {}, {}
+STEPS = (  # what it is called, module, class, method; indented: part of the one above
+    ("warm up", "measure", "Timer", "_warm_up"), ("probe", "measure", "Timer", "_probe_graph"), ("copies", "workload", "Workload", "__init__"),
+    ("capture", "measure", "Timer", "_capture"), ("sample", "blocks", "Sampler", "sample"), (" settle", "blocks", "Sampler", "_settle"),
+    (" health", "health", "NvmlReader", "read"), ("gap", "gap", "GapProbe", "read"), ("trim", "device", "TorchDevice", "trim"),
+    ("host", "measure", "", "time_host"), ("release", "capture", "CudaGraph", "release"), ("all", "measure", "Timer", "measure"))
+DATABASE = (("BenchmarkCache", "get"), ("BenchmarkCache", "set"), ("ConfigCache", "set"))
 
 
 def note(name):
@@ -24,12 +31,12 @@ def note(name):
     TIMES[name] = round(time.time() - float(os.environ["STARTED"]), 3)
 
 
-def add(name, seconds):
-    count, total = TIMES.get(name, (0, 0.0))
-    TIMES[name] = count + 1, round(total + seconds, 3)
+def add(name, seconds, times=TIMES):
+    count, total = times.get(name, (0, 0.0))
+    times[name] = count + 1, round(total + seconds, 6)
 
 
-def watch(function, name):
+def watch(function, name, times=TIMES):
     """`function`, whose calls are counted and timed as `name`."""
     @functools.wraps(function)
     def watched(*args, **kwargs):
@@ -37,7 +44,7 @@ def watch(function, name):
         try:
             return function(*args, **kwargs)
         finally:
-            add(name, time.perf_counter() - began)
+            add(name, time.perf_counter() - began, times)
     return watched
 
 
@@ -68,6 +75,14 @@ def watch_triton():
     triton.runtime.Autotuner._bench = watch(triton.runtime.Autotuner._bench, "trials")
 
 
+def watch_methods(module, names):
+    """Time methods of `module`, as far as it has them: (name, class or "", method, where to) each."""
+    for name, cls, method, times in names:
+        owner = getattr(module, cls, None) if cls else module
+        if owner is not None and hasattr(owner, method):
+            setattr(owner, method, watch(getattr(owner, method), name, times))
+
+
 def pytest_load_initial_conftests():
     note("imported")
 
@@ -76,6 +91,9 @@ def pytest_load_initial_conftests():
 def pytest_collection_finish():
     note("collected")
     watch_triton()
+    watch_methods(sys.modules.get("flag_gems.utils.libentry"), [("database", *place, TIMES) for place in DATABASE])
+    for name, module, cls, method in STEPS:
+        watch_methods(sys.modules.get(f"graph_timer.{module}"), [(name, cls, method, STEPS_TAKEN)])
     for module in list(sys.modules.values()):
         base = getattr(module, "__dict__", {}).get("Benchmark")
         if isinstance(base, type) and "get_latency" in vars(base):
@@ -85,4 +103,4 @@ def pytest_collection_finish():
 def pytest_unconfigure():
     note("left")
     with open(os.path.join(os.environ["RUN_DIR"], "start.json"), "w", encoding="utf-8") as file:
-        json.dump(TIMES, file)
+        json.dump({**TIMES, "steps": STEPS_TAKEN}, file)

@@ -8,6 +8,7 @@ memory of the card is used.
 The passes have cores of their own: this driver, and with it every measuring process, is pinned to the others. With fewer
 than MIN_CORES cores, or none left for a device, there is no compiling ahead, and that is said. A pass that fails or takes
 longer than PASS_LIMIT costs nothing but its own time: the operator then compiles as ever. Why the first one failed is said.
+An operator whose pass has not ended lets those come first whose pass has (scheduler.py): both would compile the same meanwhile.
 
 Requirements: the standard library; Linux.
 """
@@ -96,6 +97,10 @@ class Ahead:
             if task.row.key not in self._seen:
                 self._seen.add(task.row.key)
                 self._running.append((task.row.name, self._start(device, task), now))
+
+    def is_through(self, task):
+        """True if the pass of `task` has ended, however."""
+        return task.row.key in self._seen and task.row.name not in [name for name, *_ in self._running]
 
     def take_notes(self):
         """The lines since the last call."""

@@ -79,6 +79,10 @@ class LocalEngine:
         """Where the torn compile cache of `device` is now."""
         return set_cache_aside(self._screen, device)
 
+    def is_compiled(self, task):
+        """False while COMPILE_AHEAD still has something to do for `task`."""
+        return self._ahead is None or self._ahead.is_through(task)
+
     def advance(self, now, waiting):
         """Go on with what runs beside the attempts; `waiting` as Ahead.advance takes it, empty if nothing is to begin."""
         if self._ahead is not None:

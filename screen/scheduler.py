@@ -7,7 +7,8 @@ One thread and no callbacks: run() looks at each slot every POLL seconds and mov
                                 -> quarantined     it never became clean, a process cannot be ended, or pytest does not start:
                                                    its operators move to the devices that live
 
-Operators stay with their device, but for host slots and SHARD=queue: an idle one takes over from another. Nothing is
+Operators stay with their device, but for host slots and SHARD=queue: an idle one takes over from another. They are run in
+their order, but for one whose kernels are still being compiled ahead. Nothing is
 waited for without a look at whether it still lives. An interrupt (Ctrl-C, SIGTERM) ends the children and leaves their operators
 without a marker; a second one kills.
 
@@ -109,13 +110,20 @@ class Scheduler:
     def _start_next(self, slot, now):
         if not slot.queue and (slot.device.is_host or self._screen.environ["SHARD"] == "queue"):
             self._take_over(slot, now)
-        ready = next((task for task in slot.queue if task.not_before <= now and self._fits(task, now)), None)
-        if ready is None:
+        ready = [task for task in slot.queue if task.not_before <= now and self._fits(task, now)]
+        if not ready:
             return
-        slot.queue.remove(ready)
-        slot.task = ready
-        slot.running = self._engine.start(ready, slot.device)
-        self._report.started(slot.device.name, ready.row, slot.running.number)
+        slot.task = self._choose(ready)
+        slot.queue.remove(slot.task)
+        slot.running = self._engine.start(slot.task, slot.device)
+        self._report.started(slot.device.name, slot.task.row, slot.running.number)
+
+    def _choose(self, ready):
+        """The first; but one whose kernels are still being compiled ahead leaves the device to one that needs no compiling any more,
+        unless a budget has set the order."""
+        if self._deadline < float("inf"):
+            return ready[0]
+        return next((task for task in ready if self._engine.is_compiled(task)), ready[0])
 
     def _advance_running(self, slot, now, stops):
         running = slot.running

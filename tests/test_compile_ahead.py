@@ -43,6 +43,18 @@ from screen import ahead
 ahead.MIN_CORES, ahead.PER_DEVICE, ahead.PLUGINS = 2, 1, sys.argv.pop() or ahead.PLUGINS
 runpy.run_path("run_batch.py", run_name="__main__")
 """
+BOTH_CORES = """
+import os, runpy
+from screen import ahead, engine
+cores = sorted(os.sched_getaffinity(0))[:2]
+engine.start_ahead = lambda screen, say: ahead.Ahead(screen, cores, cores, ahead.find_target(screen))
+runpy.run_path("run_batch.py", run_name="__main__")
+"""
+SLOW_PASS = """
+import os, sys, time
+while os.environ.get("COMPILE_PASS") and "test_gelu" in " ".join(sys.orig_argv) and not os.path.exists(os.environ["UNTIL"]):
+    time.sleep(0.1)
+"""
 PASS = {"COMPILE_PASS": "1", "HOST_MODE": "compile", "PYTEST_EXTRA": "--metrics=latency",
         "PLUGINS": "_device_guard_plugin _seed_plugin _host_device_plugin _rlc_switch_plugin _compile_ahead_plugin"}
 
@@ -111,6 +123,18 @@ def test_a_pass_that_fails_is_said_once_and_costs_nothing_else(tmp_path, plugins
     assert done.returncode == 0 and "3 ops: 3 ok" in done.stdout, done.stdout + done.stderr
     why = "its pass ended with exit status 2 (run_pytest.sh: error: PLUGINS: no_such_plugin: no plugins/no_such_plugin.py"
     assert done.stdout.count("its pass ended") == done.stdout.count(why) == said
+
+
+@pytest.mark.parametrize("budget, order", [("", ["abs", "softmax", "gelu"]), ("1h", ["abs", "gelu", "softmax"])])
+def test_one_that_is_still_being_compiled_lets_the_others_come_first(tmp_path, budget, order):
+    """gelu's pass ends once softmax is measured; a budget's order is kept all the same."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_PASS)
+    env = {**os.environ, "PYTHON": sys.executable, "RUN": str(tmp_path / "run"), "OPS": "abs,gelu,softmax", "DEVICES": "host:0", "WARM": "0",
+           "COMPILE_AHEAD": "2", "HOST_MODE": "compile", "PYTHONPATH": f"{tmp_path}:{ROOT}", "DTYPES": "float16", "BUDGET": budget,
+           "UNTIL": str(tmp_path / "run/samples" / order[1] / ".complete")}
+    done = subprocess.run([sys.executable, "-c", BOTH_CORES], env=env, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [line.split()[2].partition("/")[2] for line in done.stdout.splitlines() if line.startswith("[")] == order, done.stdout
 
 
 @pytest.mark.parametrize("value", ["many", "-1", "1.5"])

@@ -9,7 +9,8 @@ Reads    TUNE_CUTOFF  0: does nothing; nor with HOST_TARGET, for on the host dev
 How      best = the least median of this sweep so far. If it is LONG_MS or more, a configuration is launched between two events,
          and what the host needed meanwhile is taken off: at least so long the device was busy. Is that more than AT_ONCE times
          best, its trial ends. Shorter kernels would be all host, and their trials are bounded anyhow. One that was compiled in
-         its first launch is timed in full: meanwhile the device was idle, and its clocks may have fallen. Then
+         its first launch is timed in full, and one before which another failed to compile: meanwhile the device was idle, and its
+         clocks may have fallen. Then
          do_bench: it is launched twice more, and its trial ends if the least of the three is more than SURELY times best.
          do_bench_cudagraph, which FlagGems' LibTuner takes: the same graph and replays, one by one, and its trial ends if the
          least of one or three of them is more than REPLAYED times best. If that one launch was as long as a replay shall be,
@@ -59,6 +60,7 @@ class Cutoff:
     def __init__(self, time_call, capture):
         self.time_call, self.capture, self.best = time_call, capture, math.inf     # of this sweep
         self.trials = self.short = 0
+        self.was_idle = False       # the device, since a trial that failed
 
     def begin_sweep(self, *_):
         """Other configurations, other inputs."""
@@ -71,11 +73,14 @@ class Cutoff:
             functools.partial(self.launch, time_fully)
         time_short = functools.partial(self.time_in_parts, time_fully) if getattr(tuner, "_do_bench", True) is None else time_fully
         tuner.do_bench = functools.partial(self.try_config, time_fully, time_short, time_likely)
+        began = time.perf_counter()
         try:
             timings = bench(tuner, *args, **meta)
         finally:
             tuner.do_bench = time_fully
-        self.best = min(self.best, timings[0] if isinstance(timings, (list, tuple)) else timings)
+        median = timings[0] if isinstance(timings, (list, tuple)) else timings
+        self.was_idle = median == math.inf and (self.was_idle or 1e3 * (time.perf_counter() - began) > COMPILED_MS)
+        self.best = min(self.best, median)
         return timings
 
     def try_config(self, time_fully, time_short, time_likely, call, quantiles):
@@ -84,7 +89,7 @@ class Cutoff:
         if not LONG_MS <= self.best < math.inf:
             return time_short(call, quantiles=quantiles)
         least, host = self.time_call(call)
-        if host > COMPILED_MS:
+        if host > COMPILED_MS or self.was_idle:
             return time_fully(call, quantiles=quantiles)
         if least <= AT_ONCE * self.best:
             return time_likely(least, call, quantiles)
@@ -111,7 +116,7 @@ class Cutoff:
     def count_calls(self, call, replay_ms):
         """Of one replay, from five launches, the host's time included."""
         estimate = sum(self.time_call(lambda: [call() for _ in range(5)])) / 5
-        return max(1, int(replay_ms / estimate))
+        return max(1, int(replay_ms / estimate)) if estimate else 1000      # as do_bench_cudagraph
 
     def time_in_parts(self, time_fully, call, quantiles):
         """By Triton's own do_bench, whose last parts may be left out."""

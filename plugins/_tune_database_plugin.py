@@ -11,7 +11,7 @@ Safe     SQLite's settings are not touched: each transaction is whole or not the
          killed has lost the timings of at most WRITE_SECONDS. Of two processes that tune one key each does so by its own
          timings; the database keeps those that were written first.
 Limits   SQLite, and keys that upstream does not pack into one column (more than 64 columns); others are left alone, and so is a
-         FlagGems without these classes.
+         FlagGems whose classes are others (before 4.2).
 """
 import sys
 import time
@@ -20,6 +20,7 @@ import pytest
 
 WRITE_SECONDS = 2.0
 TIMES = ("p50", "p20", "p80")
+MODEL = ("engine", "get_key_dict", "get_config_dict", "get_sql_model")     # what is used of a cache's
 
 
 def pytest_collection_finish(session):
@@ -27,8 +28,9 @@ def pytest_collection_finish(session):
     modules = [sys.modules.get(f"{name}.utils.libentry") for name in ("flag_gems", "flaggems_vllm")]
     caches = {tuple(getattr(module, name, None) for name in ("BenchmarkCache", "ConfigCache")) for module in modules}
     sweeps = Sweeps()
-    for timings, winners in (pair for pair in caches if all(pair)):
-        sweeps.watch(timings, winners)
+    for timings, winners in caches:
+        if all(hasattr(cls, name) for cls in (timings, winners) for name in ("get", "set")):
+            sweeps.watch(timings, winners)
     session.config.pluginmanager.register(sweeps, "gemscreen-tune-database")
 
 
@@ -60,9 +62,9 @@ class Sweeps:
         """The Sweep of `cache`, None where it is left alone. Another one's ends."""
         if self.sweep is None or self.sweep.cache is not cache:
             self.end_sweep()
-            columns = len(cache.key) + len(config.all_kwargs())
-            engine = getattr(cache.model, "engine", None)
-            if engine and engine.dialect.name == "sqlite" and columns <= getattr(cache.model, "key_count_limit", columns):
+            model, columns = getattr(cache, "model", None), len(cache.key) + len(config.all_kwargs())
+            is_known = all(hasattr(model, name) for name in MODEL) and model.engine.dialect.name == "sqlite"
+            if is_known and columns <= getattr(model, "key_count_limit", columns):
                 self.sweep = Sweep(cache)
         return self.sweep
 

@@ -9,9 +9,10 @@ from warm_parent import ROOT
 
 # Triton's own Autotuner around a kernel of known times; a launch is a call of run().
 SWEEPS = """
-import collections, json, sys, types
+import collections, json, sys, time, types
 import triton
 from triton.runtime.autotuner import Autotuner
+from triton.runtime.errors import PTXASError
 import _tune_cutoff_plugin as plugin
 
 launches, took = collections.Counter(), []
@@ -23,6 +24,10 @@ class Kernel:
     def run(self, n, MS, **more):
         launches[MS] += 1
         took.append(MS)
+        if MS == 12:        # compiled in vain
+            time.sleep(0.06)
+        if MS >= 12:
+            raise PTXASError("no")
 
 def time_fully(call, quantiles):
     for _ in range(8):
@@ -36,6 +41,8 @@ def count(call):
 
 def time_call(call):
     new = count(call)
+    if new == [5.5] * 5:
+        return -0.2, 0.2        # no time between the events
     return sum(new), 900.0 if took[-1] == 7 and launches[7] == 1 else 0.2
 
 def capture(run):
@@ -88,6 +95,15 @@ def run_sweeps(how, sweeps, replay_ms=0):
              "3.0 1.6 8.0 5.0"])])      # quantiles as Triton's
 def test_what_cannot_win_is_not_timed_in_full(how, said):
     assert run_sweeps(how, "[[2, 10, 0.9, 1.5, 1.0], [0.05, 9], [5, 11, 9, 7]]") == said
+
+
+def test_a_trial_after_one_that_was_compiled_in_vain_is_in_full():
+    """12 fails so, 13 fails at once."""
+    assert run_sweeps("cut", "[[5, 13, 11, 12, 11.5], [5, 12, 13, 11]]")[:2] == ["[5, [8, 1, 1, 1, 9]]", "[5, [8, 1, 1, 9]]"]
+
+
+def test_where_five_launches_took_no_time_a_replay_has_a_thousand():
+    assert run_sweeps("cut", "[[5, 5.5]]", 50)[0] == "[5, [8, 2006]]"      # as in do_bench_cudagraph; 1 + 5, and ten replays
 
 
 @pytest.mark.parametrize("replay_ms, said", [

@@ -147,3 +147,22 @@ def test_what_is_killed_leaves_its_finished_sweeps(place):
     assert process.returncode == -signal.SIGKILL
     assert len(read_database(place / "killed/db")) == 2
     assert [trial[1:] for trial in read_trials(place / "killed/db") if trial[0] == 8] == ALL
+
+
+OLD = """
+import sys, types
+class BenchmarkCache:       # as FlagGems 3 and 4.1 have them: SQL of their own
+    def __getitem__(self, config): return "timed"
+class ConfigCache:
+    def get(self, key): return "a winner"
+    def set(self, key, config): return "kept"
+sys.modules["flag_gems.utils.libentry"] = types.SimpleNamespace(BenchmarkCache=BenchmarkCache, ConfigCache=ConfigCache)
+def test_it(): assert (BenchmarkCache()[1], ConfigCache().set(1, 2)) == ("timed", "kept")
+"""
+
+
+def test_an_older_flaggems_is_left_alone(tmp_path):
+    (tmp_path / "test_it.py").write_text(OLD)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "_tune_database_plugin", "test_it.py"]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout

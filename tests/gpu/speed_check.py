@@ -7,7 +7,8 @@ PARTS   ours      run_batch.py on one card: level core, all dtypes, compile and 
         plain     the same with WARM=0
         upstream  tools/run_tests.py of FLAGGEMS_DIR on the same card, caches of its own, empty
         compare   what OUT has of both so far (more OPS may come in later calls): wall time, ratio, rows, start
-KNOBS   OPS (the 12 of issue 7)  DEVICE (the card, 0)  OUT (runs/speed-check)  LIMIT_S (seconds for one part, 1800)
+KNOBS   OPS (the 12 of issue 7)  DEVICE (the card, 0)  OUT (runs/speed-check)
+        LIMIT_S (seconds for one part, 1800; what runs then is ended, with all that it started, before the next part begins)
         OURS_ONLY=1, UPSTREAM_ONLY=1: that part and compare, where no part is named. Upstream takes 40 s and more per op.
 HOW     Upstream's accuracy phase is left out: the `pytest` that it starts is one that ends at once below tests/. Its
         collection of marks (only above 10 operators) is given away likewise for tests/, and paid for benchmark/.
@@ -19,7 +20,7 @@ HOW     Upstream's accuracy phase is left out: the `pytest` that it starts is on
 OUTPUT  OUT/{ours,plain,upstream}/, OUT/report.txt (printed too):
           op        upstream s  ours s  ratio  rows up  rows ours  begins s  ends s
           abs             38.2     4.1    9.3       15         15      0.71    1.32
-EXIT    0; 1 if there are operators of which ours has fewer rows, or a median ratio below 6, or a median start of 1.5 s
+EXIT    0; 1 if there are operators of which ours has fewer rows or no outcome, or a ratio of the sums below 6, or a median start of 1.5 s
 LIMITS  Writes into FLAGGEMS_DIR/benchmark, as run_tests.py does: give a copy. Needs `distro` for run_tests.py.
 """
 import csv
@@ -35,6 +36,10 @@ from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from common.process import Child  # noqa: E402
+
 OPS = "abs,add,gelu,softmax,layer_norm,mm,addmm,topk,sort,cumsum,rand,index_select"
 PARTS = ("ours", "plain", "upstream", "compare")
 MIN_RATIO, MAX_START = 6.0, 1.5
@@ -82,12 +87,15 @@ def run_part(out, part, ops, run):
 def run_command(folder, command, environ):
     """Its exit status; None where it took longer than LIMIT_S. Output goes to FOLDER/output."""
     env = {**os.environ, "TRITON_CACHE_DIR": str(folder / "triton"), "FLAGGEMS_CACHE_DIR": str(folder / "gems"), **environ}
-    with open(folder / "output", "wb") as log:
-        try:
-            return subprocess.run(list(map(str, command)), env=env, stdout=log, stderr=subprocess.STDOUT, check=False,
-                                  cwd=ROOT, timeout=float(os.environ.get("LIMIT_S") or 1800)).returncode
-        except subprocess.TimeoutExpired:
-            return None
+    limit = time.monotonic() + float(os.environ.get("LIMIT_S") or 1800)
+    child, late = Child(list(map(str, command)), tag=f"speed-check-{os.getpid()}/{folder.name}", env=env, log=folder / "output", cwd=ROOT,
+                        grace=60), False
+    while not child.advance(time.monotonic()):
+        if time.monotonic() > limit:
+            late = True
+            child.end(time.monotonic())
+        time.sleep(0.02)
+    return None if late else child.returncode
 
 
 def run_ours(folder, ops, warm):
@@ -148,7 +156,7 @@ def read_upstream(folder):
 def read_part(out, part, read):
     """({op: ...} of all calls of a part, [(operators, wall)])."""
     found, walls = {}, []
-    for path in sorted((out / part).glob("*/part.json")):
+    for path in sorted((out / part).glob("*/part.json"), key=lambda path: int(path.parent.name.partition("-")[0])):
         facts = json.loads(path.read_text())
         walls.append((facts["ops"], facts["wall"]))
         found.update(read(path.parent))
@@ -163,9 +171,10 @@ def compare(out):
     upstream, up_walls = read_part(out, "upstream", read_upstream)
     lines.append("op            upstream s  ours s  ratio  plain s  rows up  rows ours  begins s  ends s  upstream's status")
     ratios, begins = [], []
+    failed += [f"{op}: no outcome of ours, so that no ratio has it" for op in sorted({op for ops, _ in our_walls for op in ops} - {*ours})]
     for op in sorted({*ours, *upstream}):
         mine, theirs = ours.get(op), upstream.get(op)
-        ratio = theirs[0] / mine[0] if mine and theirs else None
+        ratio = theirs[0] / mine[0] if mine and theirs and mine[1] and theirs[1] else None
         ratios += [ratio] if ratio else []
         begins += [mine[2]["first_begins"]] if mine and "first_begins" in mine[2] else []
         cells = [theirs and f"{theirs[0]:.1f}", mine and f"{mine[0]:.1f}", ratio and f"{ratio:.1f}", f"{plain[op][0]:.1f}" if op in plain else None,
@@ -180,7 +189,7 @@ def compare(out):
     for name, walls in (("upstream", up_walls), ("ours", our_walls)):
         lines += [f"wall: {name}: {wall:.1f} s for {','.join(ops)}" for ops, wall in walls]
     if ratios:
-        same = [op for op in ours if op in upstream]
+        same = [op for op in ours if op in upstream and ours[op][1] and upstream[op][1]]      # a crash is not fast
         total = sum(upstream[op][0] for op in same) / sum(ours[op][0] for op in same)
         lines.append(f"ratio: {total:.2f} of the sums, median {statistics.median(ratios):.2f}, over {len(same)} operators")
         if total < MIN_RATIO:

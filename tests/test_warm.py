@@ -293,6 +293,42 @@ def test_flag_gems_has_its_caches_where_the_fork_has_them(parent):
         assert sorted(path.name for path in own.iterdir()) == ["code_cache", "tuned.db"]
 
 
+KEEPER = {"code_cache": """
+import functools, os
+@functools.lru_cache
+def cache_dir_path(): return os.environ["FLAGGEMS_CACHE_DIR"]
+cache_dir_path()
+""", "libentry": """
+import os, sqlalchemy, types
+class Model:
+    def __init__(self, url): self.engine = sqlalchemy.create_engine(url)
+libcache = types.SimpleNamespace(model=Model(os.environ["FLAGGEMS_DB_URL"]))
+"""}
+MOVES = """
+import os, sys, flag_gems, flaggems_vllm
+sys.path.insert(0, os.environ["ROOT"])
+from warm import child, client, server
+request = client.describe_self(["pytest"])
+request["environ"] |= {b"FLAGGEMS_CACHE_DIR": b"/own", b"FLAGGEMS_DB_URL": b"sqlite:////own/tuned.db"}
+child.become(request, [os.dup(number) for number in range(3)], os.getppid())
+for package in (flag_gems, flaggems_vllm):
+    print(package.utils.code_cache.cache_dir_path(), package.utils.libentry.libcache.model.engine.url)
+"""
+
+
+def test_both_packages_move_theirs(tmp_path):
+    """FlagGems-vllm has modules of its own for both."""
+    for package in ("flag_gems", "flaggems_vllm"):
+        utils = tmp_path / package / "utils"
+        utils.mkdir(parents=True)
+        (utils.parent / "__init__.py").write_text(f"import {package}.utils.code_cache, {package}.utils.libentry")
+        for name, text in KEEPER.items():
+            (utils / f"{name}.py").write_text(text)
+    environ = {"PYTHONPATH": str(tmp_path), "ROOT": str(ROOT), "FLAGGEMS_CACHE_DIR": "/parent", "FLAGGEMS_DB_URL": "sqlite://"}
+    done = subprocess.run([sys.executable, "-c", MOVES], env=environ, capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("/own sqlite:////own/tuned.db\n" * 2, 0), done.stderr
+
+
 @pytest.mark.parametrize("source, reason", [
     ("", "flag_gems keeps its caches otherwise: KeyError: 'flag_gems.utils.code_cache'"),
     ("import flag_gems.utils.code_cache, flag_gems.utils.libentry", "flag_gems's caches stayed where they were: /elsewhere, sqlite:///tuned.db")])
@@ -304,7 +340,7 @@ def test_a_flag_gems_that_keeps_them_otherwise_is_refused(tmp_path, source, reas
     (utils / "libentry.py").write_text("import sqlalchemy, types\nclass Model:\n    def __init__(self, url): self.engine = sqlalchemy.create_engine(url)\n"
                                        "libcache = types.SimpleNamespace(model=Model('sqlite://'))\n")
     environ = {"PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}", "FLAGGEMS_CACHE_DIR": "/own", "FLAGGEMS_DB_URL": "sqlite:///tuned.db"}
-    done = subprocess.run([sys.executable, "-c", "import flag_gems; from warm import child; child.move_caches()"], env=environ,
+    done = subprocess.run([sys.executable, "-c", "import flag_gems; from warm import child; child.move_caches('flag_gems')"], env=environ,
                           capture_output=True, text=True)
     assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"OSError: {reason}")     # of which server.py makes a plain process
 

@@ -8,7 +8,7 @@ It takes on all that client.py sends, in a session of its own. What a fresh proc
   - the random generators of numpy and of torch's CPU are seeded anew. Python's own does that by itself.
   - locks of multiprocessing (flag_gems makes one for each kernel when it is imported, and compiles and tunes under it) lie in
     memory that forks share: one that was KILLed would hold its locks for ever. Each fork gets such memory of its own.
-  - flag_gems remembers from its import on where its caches are; with TUNER_CACHE=isolated each process has its own.
+  - flag_gems and flaggems_vllm remember from their import on where their caches are; with TUNER_CACHE=isolated each process has its own.
   - relative entries of PYTHONPATH mean the fork's working directory; in the parent they were resolved against its own.
 """
 import atexit
@@ -23,6 +23,8 @@ import runpy
 import signal
 import sys
 import threading
+
+from warm.preload import PACKAGES
 
 PR_SET_PDEATHSIG = 1
 MAP_FIXED = 0x10                # in no module of Python
@@ -52,8 +54,8 @@ def become(request, files, parent):
             resource.setrlimit(getattr(resource, name), limits)
     moved = any(os.environb.get(name) != request["environ"].get(name) for name in CACHES)
     set_environment(request["environ"])
-    if moved and "flag_gems" in sys.modules:
-        move_caches()
+    for package in [name for name in PACKAGES if moved and name in sys.modules]:
+        move_caches(package)
     sys.argv = sys.orig_argv = list(request["argv"])
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
@@ -111,20 +113,20 @@ def set_environment(environ):
             raise OSError("/proc/self/environ does not show this process's environment")
 
 
-def move_caches():
-    """Let flag_gems have its generated code and its tuner's database where the environment says. OSError where it keeps them
-    otherwise than FlagGems 5.0.2 and ed2508b do (utils/code_cache.py, utils/libentry.py): a plain process is the answer."""
+def move_caches(package):
+    """Let `package` have its generated code and its tuner's database where the environment says. OSError where it keeps them otherwise
+    than FlagGems 5.0.2 and ed2508b and FlagGems-vllm d18d387 do (utils/code_cache.py, utils/libentry.py): a plain process is the answer."""
     try:
-        code_cache, libentry = (sys.modules[f"flag_gems.utils.{name}"] for name in ("code_cache", "libentry"))
+        code_cache, libentry = (sys.modules[f"{package}.utils.{name}"] for name in ("code_cache", "libentry"))
         code_cache.cache_dir_path.cache_clear()
         model, url = libentry.libcache.model, os.environ["FLAGGEMS_DB_URL"]
         model.engine = type(model)(url).engine      # all tuners share the model; no engine has been connected in the parent
         libentry.libcache.db_url = libentry.FLAGGEMS_DB_URL = url
         found = str(code_cache.cache_dir_path()), model.engine.url.render_as_string(hide_password=False)
     except (KeyError, AttributeError) as error:
-        raise OSError(f"flag_gems keeps its caches otherwise: {type(error).__name__}: {error}") from None
+        raise OSError(f"{package} keeps its caches otherwise: {type(error).__name__}: {error}") from None
     if found != (os.environ["FLAGGEMS_CACHE_DIR"], url):
-        raise OSError(f"flag_gems's caches stayed where they were: {', '.join(found)}")
+        raise OSError(f"{package}'s caches stayed where they were: {', '.join(found)}")
 
 
 def run_pytest():

@@ -22,6 +22,7 @@ import struct
 import sys
 import time
 
+PLAIN, LOST = "warm: plain process: ", "warm: the parent of this process ended or hangs, and so the process ended"    # as run.log has them
 ANSWER_LIMIT = 8.0      # seconds from the request, or from the parent's first fork, to an answer
 IMPORT_LIMIT = 300.0    # seconds for the parent's imports; the plain process would need as many
 LOOK_EVERY = 1.0        # seconds between two looks whether the fork lives
@@ -43,8 +44,7 @@ def main(argv):
             connection, word = None, f"the warm parent is gone ({error})"
         if connection is not None:
             end_as(follow(connection, word, folder))
-        if word:
-            print(f"warm: plain process: {word}", file=sys.stderr, flush=True)
+        print(f"{PLAIN}{word}", file=sys.stderr, flush=True)
     os.execv(command[0], command)
 
 
@@ -103,9 +103,9 @@ def await_parent(folder):
 # ---- the request
 
 def request_fork(folder, argv):
-    """(connection to the parent, pid of the fork), the fork begun; or (None, why it was declined, "" if the driver says it)."""
+    """(connection to the parent, pid of the fork), the fork begun; or (None, why not)."""
     if not await_parent(folder):
-        return None, ""
+        return None, read_state(folder)[1]
     connection = connect(folder)
     gate, fork_side = socket.socketpair()
     request = marshal.dumps(describe_self(argv))
@@ -118,7 +118,7 @@ def request_fork(folder, argv):
         word, _, pid = gate.recv(4096).decode(errors="replace").partition(" ")
     except TimeoutError:
         mark_broken(folder, f"a fork of the warm parent did not answer within {ANSWER_LIMIT:.0f} s")
-        return None, ""
+        return None, read_state(folder)[1]
     if word != "ready":
         return None, f"{word} {pid}".strip() or "the fork ended before it began"
     connection.settimeout(None)
@@ -162,7 +162,7 @@ def follow(connection, fork, folder):
     data = receive_status(connection, fork, folder)
     if len(data) == 4:
         return struct.unpack("=i", data)[0]
-    print("warm: the parent of this process ended or hangs, and so the process ended", file=sys.stderr, flush=True)
+    print(LOST, file=sys.stderr, flush=True)
     return int(signal.SIGKILL)
 
 

@@ -42,10 +42,10 @@ class Pool:
         child.advance(time.monotonic())
         word, remark = read_state(folder)
         if word == "broken" or child.returncode is not None:
-            self._note(key, f"warm: {device.name}: plain processes: {remark if word == 'broken' else 'the parent ended'}")
+            self._note(key, f"warm: {name_key(key)}: plain processes: {remark if word == 'broken' else 'the parent ended'}")
             return {}
         if word == "ready" and remark:
-            self._note(key, f"warm: {device.name}: {remark}")
+            self._note(key, f"warm: {name_key(key)}: {remark}")
         return {"WARM_FOLDER": str(folder)}
 
     def take_notes(self):
@@ -53,7 +53,7 @@ class Pool:
         for key, (folder, _) in self._parents.items():
             word, remark = read_state(folder)
             if word == "broken":
-                self._note(key, f"warm: {key[0]}: plain processes: {remark}")
+                self._note(key, f"warm: {name_key(key)}: plain processes: {remark}")
         notes, self._notes = self._notes, []
         return notes
 
@@ -89,3 +89,8 @@ class Pool:
         if key not in self._noted:
             self._noted.add(key)
             self._notes.append(text)
+
+
+def name_key(key):
+    device, _, cell = key
+    return f"{device} {cell}".strip()

@@ -92,8 +92,6 @@ def find_run_pytest(environ):
 @contextlib.contextmanager
 def open_pool(run, run_id, environ):
     """The warm parents of a run, ended at the end; None without (WARM=0, or another program in the place of run_pytest.sh)."""
-    if environ.get("WARM") not in (None, "", "0", "1"):
-        raise UserError(f"WARM: {environ['WARM']}: is neither 0 nor 1", USAGE)
     pool = None if environ.get("WARM") == "0" or environ.get("RUN_PYTEST") else Pool(run, run_id, find_run_pytest(environ), GRACE_S)
     try:
         yield pool
@@ -164,7 +162,7 @@ def run_lanes(session, lanes):
                     for note in session.pool.take_notes() if session.pool else ():
                         print(note, flush=True)
                     report_step(session, each.step)
-                    if must_repeat(session, each.step):
+                    if must_repeat(session, each):
                         lanes[number].appendleft(each.step)
             time.sleep(POLL_S if running else 0)
     except BaseException:
@@ -194,8 +192,13 @@ def report_step(session, step):
           + f" ({marker.get('seconds', 0)} s)", flush=True)
 
 
-def must_repeat(session, step):
-    """True for a timed step that met a throttled device for the first time; its marker is taken away."""
+def must_repeat(session, running):
+    """True for a step that was lost with its warm parent, and for a timed one that met a throttled device for the first time, whose
+    marker is taken away."""
+    step = running.step
+    if running.is_lost:
+        print(f"{step.name}: its warm parent ended; once more, as a plain process", flush=True)
+        return True
     marker = read_marker(layout.step_dir(session.run, step))
     if not marker or step.is_tests or not session.frozen.manifest.has_times or marker["attempt"] > THROTTLE_RETRIES:
         return False
@@ -259,6 +262,8 @@ def main(argv):
     parser.add_argument("--run", type=Path, default=os.environ.get("RUN") or None)
     parser.add_argument("--frozen", type=Path, default=layout.FROZEN_ROOT, help="where frozen directories are kept")
     options = parser.parse_args(argv)
+    if os.environ.get("WARM") not in (None, "", "0", "1"):
+        raise UserError(f"WARM: {os.environ['WARM']}: is neither 0 nor 1", USAGE)
     interrupts = Interrupts()
     environ, python = dict(os.environ), find_python(os.environ)
     run, frozen = choose_run(options, environ)

@@ -9,7 +9,8 @@
 Every process has empty compile and tuner caches of its own (TUNER_CACHE=isolated), which is stricter than one per cell:
 no cell can be served another's kernels. They are removed afterwards; the dumps in ir/ are what stays.
 With WARM=1, the default, it is a fork of its cell's parent: one per cell and device, started with that cell's environment, which
-has imported everything, has never touched the device and runs no test (warm/server.py). `warm` in the marker says that one was asked.
+has imported everything, has never touched the device and runs no test (warm/server.py). `warm` in the marker says whether it was.
+A fork ends with its parent; that is no outcome of its task, and the step is run again, as a plain process.
 
 Requirements: Linux; torch only in the child.
 """
@@ -27,11 +28,13 @@ from common.process import Child
 from common.session import read_session
 from common.state import read_json, read_marker, sha256_file, sha256_json, utc_now, write_marker, write_text_atomic
 from common.trees import ROOT, VARIABLES
+from warm.client import LOST, PLAIN
 
 GRACE_S = 10.0
 # Of the caller's environment these never reach a step: they would change what is run.
 UNSET = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR", "FLAGGEMS_DB_URL", "RUN_DIR", "REPLAY_FROM",
-         "SHAPES", "DEVICE", "HOST_TARGET", "ATTEMPT", "FALLBACK", "IR_META", "RUN_PYTEST", "DEVICES")
+         "SHAPES", "DEVICE", "HOST_TARGET", "ATTEMPT", "FALLBACK", "IR_META", "RUN_PYTEST", "DEVICES",
+         "PYTHONHASHSEED")
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ def write_command(session, step, settings):
 
 
 class RunningStep:
-    """A step that runs. advance() is True once it has ended and its marker is written."""
+    """A step that runs. advance() is True once it has ended and its marker is written; `is_lost`: it ended with its warm parent, and
+    has none."""
 
     def __init__(self, session, step):
         self.session, self.step = session, step
@@ -136,7 +140,7 @@ class RunningStep:
         self.limit = task["timeout_s"] or session.frozen.manifest.timeout_s
         self.device = session.device_of(step.task)
         self.before, self.started, self.start = session.probe(self.device), utc_now(), time.monotonic()
-        self.is_late = self.is_told = False
+        self.is_late = self.is_told = self.is_lost = False
         env = make_environment(session, self.device, {**settings, "RUN_DIR": str(self.run_dir), "ATTEMPT": str(self.attempt)})
         arguments = [task["op"], *list_nodes(session, step)]
         if session.pool is not None and not task["environment"]:     # a parent has its cell's variables, no task's
@@ -163,6 +167,12 @@ class RunningStep:
 
     def finish(self):
         status, detail = self.find_status()
+        log = self.run_dir / "run.log"
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if self.is_warm and log.exists() else ()
+        self.is_lost = status == "crashed" and LOST in lines
+        if self.is_lost:
+            return
+        self.is_warm = self.is_warm and not any(line.startswith(PLAIN) for line in lines)
         write_marker(self.folder, status, self.inputs, attempt=self.attempt, started=self.started, detail=detail,
                      returncode=self.child.returncode, seconds=round(time.monotonic() - self.start, 1), warm=self.is_warm,
                      settings=list_settings(self.session, self.step), nodes=list_nodes(self.session, self.step),

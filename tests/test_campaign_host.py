@@ -1,5 +1,7 @@
-"""A real campaign on the host device: rand of the sample tree, really compiled in three cells, killed once, sealed, verified."""
+"""A real campaign on the host device: rand of the sample tree, really compiled in three cells, killed once, once with a parent killed, sealed,
+verified."""
 import json
+import os
 import subprocess
 import sys
 
@@ -14,22 +16,34 @@ ONE_TASK = """  - task: rand
     correctness: {nodes: ["tests/test_rand.py::test_accuracy_rand[dtype0]"], reason: float16 is what is measured}
 """
 
+# off's parent is killed while it runs pytest in a fork
+SITE = """
+import os, runpy, sys, time
+def run_module(*_, **__):
+    print("hash seed", os.environ["PYTHONHASHSEED"], flush=True)
+    os.kill(os.getppid(), 9)
+    time.sleep(100)
+if "server.py" in " ".join(sys.orig_argv) and os.environ["WARM_SERVE"].endswith("-off"):
+    runpy.run_module = run_module
+"""
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The sealed run; its driver was killed while round a's first step ran."""
-    import os
+    """The sealed run; its driver was killed while round a's first step ran, and off's parent when that ran again."""
     folder, project = tmp_path_factory.mktemp("host"), copy_project()
     text = (project / "campaign" / "manifests" / "host_rlc.yaml").read_text()
     (folder / "m.yaml").write_text(text[:text.index("  - task: rand")] + ONE_TASK)
-    environ = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)} | {"PYTHON": sys.executable}
+    environ = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)} | {"PYTHON": sys.executable, "PYTHONHASHSEED": "7"}
+    (folder / "sitecustomize.py").write_text(SITE)
     command = [sys.executable, project / "campaign" / "run.py", folder / "m.yaml", "--run", folder / "run", "--frozen", folder / "frozen"]
     driver = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True)
     wait_for(lambda: (folder / "run/tasks/rand/a1/off/attempts/1/run.log").exists() or driver.poll() is not None, seconds=300)
     driver.kill()       # at once: a warm step takes a second
     driver.wait()
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, env=environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("rand/a1/off: its warm parent ended; once more, as a plain process\n") == 1
     return folder / "run"
 
 
@@ -38,17 +52,24 @@ def test_the_reduction_is_real_and_without_times_untrusted(run):
         "1,rand,X,no-timing,rand,float16,reduction,4,4,0,4,0,0,,,,,,passed,passed,passed")
 
 
-def test_the_killed_attempt_is_kept_and_another_one_counts(run):
-    assert sorted(path.name for path in (run / "tasks/rand/a1/off/attempts").iterdir()) == ["1", "2"]
-    assert not (run / "tasks/rand/a1/off/attempts/1/exit.json").exists()
-    assert '"attempt": 2' in (run / "tasks/rand/a1/off/.complete").read_text()
-    assert (run / "tasks/rand/a1/candidate/.complete").read_text().count("a1/off/attempts/2") == 1  # what it replays
+def test_killed_attempts_are_kept_and_another_one_counts(run):
+    assert sorted(path.name for path in (run / "tasks/rand/a1/off/attempts").iterdir()) == ["1", "2", "3"]
+    assert not any((run / f"tasks/rand/a1/off/attempts/{number}/exit.json").exists() for number in (1, 2))
+    assert '"attempt": 3' in (run / "tasks/rand/a1/off/.complete").read_text()
+    assert (run / "tasks/rand/a1/candidate/.complete").read_text().count("a1/off/attempts/3") == 1  # what it replays
     assert not list(run.rglob("cache"))
 
 
-def test_every_step_was_warm_and_says_nothing_of_it(run):
-    assert {json.loads(path.read_text())["warm"] for path in run.glob("tasks/*/*/*/.complete")} == {True}
-    assert not [path for path in run.rglob("run.log") if "plain process" in path.read_text()] and not (run / ".warm").exists()
+def test_every_step_was_warm_but_for_the_one_whose_parent_was_killed(run):
+    warm = {path.parent.relative_to(run / "tasks"): json.loads(path.read_text())["warm"] for path in run.glob("tasks/*/*/*/.complete")}
+    assert {str(step): each for step, each in warm.items()} == {
+        f"rand/{part}/{cell}": (part, cell) != ("a1", "off") for part in ("tests", "a1") for cell in ("off", "mask0", "candidate")}
+    assert "warm: the parent of this process ended" in (run / "tasks/rand/a1/off/attempts/2/run.log").read_text()
+    assert not (run / ".warm").exists()
+
+
+def test_the_callers_hash_seed_reaches_no_step(run):
+    assert "\nhash seed 0\n" in (run / "tasks/rand/a1/off/attempts/2/run.log").read_text()
 
 
 def test_it_verifies(run):

@@ -94,9 +94,9 @@ def pytest_collection_finish():
     watch_methods(sys.modules.get("flag_gems.utils.libentry"), [("database", *place, TIMES) for place in DATABASE])
     for name, module, cls, method in STEPS:
         watch_methods(sys.modules.get(f"graph_timer.{module}"), [(name, cls, method, STEPS_TAKEN)])
-    for module in list(sys.modules.values()):
-        base = getattr(module, "__dict__", {}).get("Benchmark")
-        if isinstance(base, type) and "get_latency" in vars(base):
+    named = [getattr(module, "__dict__", {}).get("Benchmark") for module in list(sys.modules.values())]
+    for base in {each for each in named if isinstance(each, type)}:     # several modules may have the same one
+        if "get_latency" in vars(base):
             base.get_latency = watch_columns(base.get_latency)
 
 

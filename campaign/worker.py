@@ -179,12 +179,16 @@ class RunningStep:
                      device_before=self.before, device_after=self.session.probe(self.device))
 
     def find_status(self):
-        """(status, detail). UserError REFUSED where run_pytest.sh refused to start: that is no outcome of the task."""
+        """(status, detail). UserError REFUSED where run_pytest.sh refused to start, or could not write (a full disk): that is no outcome
+        of the task."""
         if self.is_late:
             return "timeout", f"stopped at its limit of {self.limit} s"
         said = (self.folder / "driver.log").read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
         if not self.run_dir.is_dir():
             raise UserError(f"{self.step.name}: run_pytest.sh did not start: {said[-1]}", REFUSED)
+        if 0 <= self.child.returncode <= 128 and not (self.run_dir / "exit.json").exists():     # it writes it but after a signal
+            raise UserError(f"{self.step.name}: run_pytest.sh could not write {self.run_dir}/exit.json: {said[-1]}; free some space if the "
+                            f"disk is full: the same command goes on", REFUSED)
         return describe_end(self.run_dir, self.child.returncode)
 
 

@@ -42,6 +42,16 @@ def test_a_refusal_names_its_check(tmp_path, check):
     assert not (mini.run_dir / "tasks").exists()
 
 
+def test_a_full_disk_is_no_outcome(tmp_path):
+    mini, full = MiniCampaign(tmp_path, FEW), tmp_path / "full"
+    full.write_text("#!/bin/sh\nmkdir -p $RUN_DIR\necho run.log: was not written to its end >&2\nexit 3\n")
+    full.chmod(0o755)
+    done = mini.run(RUN_PYTEST=full)
+    assert done.returncode == 3 and "gain/tests/off: run_pytest.sh could not write " in done.stderr, done.stderr
+    assert "/exit.json: run.log: was not written to its end; free some space" in done.stderr
+    assert not list(mini.run_dir.glob("tasks/*/*/*/.complete")) and mini.run().returncode == 1     # sealed
+
+
 def test_a_dirty_tree_is_refused(tmp_path):
     mini = MiniCampaign(tmp_path, FEW)
     make_commit(mini)

@@ -14,13 +14,13 @@ import json
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from campaign.classify import CELLS, CellFacts, TaskFacts
 from campaign.device_state import is_throttled
-from campaign.layout import Step, attempt_dir, step_dir
+from campaign.layout import RECORD, Step, attempt_dir, step_dir
 from campaign.topology import read_cell, scope_cell
 from campaign.worker import describe_end
 from common.replay_log import find_replay_fault
@@ -56,8 +56,9 @@ class StepData:
 
 @dataclass(frozen=True)
 class TaskData:
-    """One task, read. `steps`: {(part, cell): StepData} of those that have a marker."""
+    """One task, read. `record`: the StepData of the record, None without a marker; `steps`: {(part, cell): StepData} of the rounds'."""
     task: str
+    record: object
     steps: dict
     correctness: dict
     proof: dict
@@ -77,7 +78,7 @@ class Times:
 def read_run(run, frozen):
     """{task: TaskData} in the manifest's order."""
     manifest = frozen.manifest
-    return {w.task: TaskData(w.task, read_steps(run, w.task, manifest.cells), read_correctness(run, w.task, manifest.proof.log, manifest.cells),
+    return {w.task: TaskData(w.task, read_step(run, Step(w.task, RECORD, "off"), manifest.cells["off"]), read_steps(run, w.task, manifest.cells), read_correctness(run, w.task, manifest.proof.log, manifest.cells),
                              manifest.proof.index, manifest.has_times, manifest.replicates) for w in manifest.workloads}
 
 
@@ -102,7 +103,7 @@ def read_step(run, step, environment):
     fault = find_session_fault(run_dir, log) or ("run.log is cut" if log.is_cut else "")
     if fault:
         return StepData("crashed", fault)
-    return StepData(status, detail, read_cell(run_dir), find_replay_fault(run_dir, text, step.is_recording), list_rows(log),
+    return StepData(status, detail, None if step.is_recording else read_cell(run_dir), find_replay_fault(run_dir, text, step.is_recording), list_rows(log),
                     any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")))
 
 
@@ -182,8 +183,13 @@ def list_tests(path, outcomes):
 
 
 def scope_facts(data, floor):
-    """TaskFacts of a task: its cells in round a, first replicate, at `floor`."""
+    """TaskFacts of a task: its cells in round a, first replicate, at `floor`. Without a sound record off has nothing to replay."""
+    record = data.record or StepData("missing", "")
+    if record.status != "ok":
+        return TaskFacts(data.task, {"off": CellFacts(record.status, f"record: {record.detail or record.status}")}, data.correctness)
     cells = {cell: scope_step(data.steps[("a1", cell)], floor, data.proof.get(cell)) for cell in CELLS if ("a1", cell) in data.steps}
+    if record.replay and "off" in cells:
+        cells["off"] = replace(cells["off"], replay=f"record: {record.replay}")
     return TaskFacts(data.task, cells, data.correctness)
 
 

@@ -4,10 +4,11 @@
     <run>/frozen/                         a copy of it
     <run>/campaign.json                   run id, start, device, sources, tools
     <run>/tasks/<task>/a1/off/            one step: .complete, command.txt, driver.log, attempts/<n>/ (run_pytest.sh's own)
+    <run>/tasks/<task>/record/off/        off's benchmark once more, before all: what it tunes, the others replay
     <run>/tasks/<task>/tests/off/         the correctness step of a cell
     <run>/matrix.csv rows.csv receipt.json report.md FILES SHA256SUMS      once sealed
 
-A step is named <task>/<part>/<cell>; part is `tests`, or round and replicate: a1, a2, b1. An odd replicate of round a
+A step is named <task>/<part>/<cell>; part is `tests`, `record`, or round and replicate: a1, a2, b1. An odd replicate of round a
 runs the cells in order, an even one reversed; round b the other way round. So drift meets every cell alike.
 """
 import json
@@ -22,7 +23,7 @@ from common.state import read_json
 from common.trees import ROOT
 
 SCHEMA = 1
-FROZEN, TASKS, CAMPAIGN, TESTS = "frozen", "tasks", "campaign.json", "tests"
+FROZEN, TASKS, CAMPAIGN, TESTS, RECORD = "frozen", "tasks", "campaign.json", "tests", "record"
 MANIFEST, TASK_MATRIX, TOOLS, SHAPES = "manifest.yaml", "tasks.json", "tools.json", "shapes.yaml"
 SEALED = "SHA256SUMS"
 FROZEN_ROOT = ROOT / "campaign" / "frozen"
@@ -45,12 +46,13 @@ class Step:
 
     @property
     def is_recording(self):
-        """The one that records autotune configs; all other benchmarks of the task replay them."""
-        return self.part == "a1" and self.cell == "off"
+        """The one that records autotune configs; all other benchmarks of the task replay them. Nothing of it is timed or counted: a
+        process that has tuned is not like one that has not (campaign/README.md)."""
+        return self.part == RECORD
 
     @property
     def recording(self):
-        return Step(self.task, "a1", "off")
+        return Step(self.task, RECORD, "off")
 
 
 def list_tests(task):
@@ -58,8 +60,8 @@ def list_tests(task):
 
 
 def list_round(task, round_, replicates):
-    """The steps of one round of a task, in their order."""
-    steps = []
+    """The steps of one round of a task, in their order; the first round begins with the record."""
+    steps = [Step(task, RECORD, "off")] if round_ == "a" else []
     for replicate in range(1, replicates + 1):
         is_forward = (replicate % 2 == 1) == (round_ == "a")
         steps += [Step(task, f"{round_}{replicate}", cell) for cell in (CELLS if is_forward else CELLS[::-1])]

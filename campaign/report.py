@@ -77,9 +77,13 @@ def describe_status(run, frozen):
     for workload in frozen.manifest.workloads:
         folder = run / layout.TASKS / workload.task
         parts = sorted((path.name for path in folder.iterdir()), key=lambda name: (name != layout.TESTS, name)) if folder.is_dir() else []
-        yield f"{workload.task:<20} " + ("  ".join(
-            f"{part} " + "/".join((read_marker(folder / part / cell) or {"status": "-"})["status"] for cell in CELLS)
-            for part in parts) or "waiting")
+        yield f"{workload.task:<20} " + ("  ".join(f"{part} {describe_part(folder / part)}" for part in parts) or "waiting")
+
+
+def describe_part(folder):
+    """How its cells ended, with slashes between; only off records."""
+    cells = ("off",) if folder.name == layout.RECORD else CELLS
+    return "/".join((read_marker(folder / cell) or {"status": "-"})["status"] for cell in cells)
 
 
 # explain -----------------------------------------------------------------------------------------------------------

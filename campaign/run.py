@@ -200,7 +200,7 @@ def must_repeat(session, running):
         print(f"{step.name}: its warm parent ended; once more, as a plain process", flush=True)
         return True
     marker = read_marker(layout.step_dir(session.run, step))
-    if not marker or step.is_tests or not session.frozen.manifest.has_times or marker["attempt"] > THROTTLE_RETRIES:
+    if not marker or step.is_tests or step.is_recording or not session.frozen.manifest.has_times or marker["attempt"] > THROTTLE_RETRIES:
         return False
     if not (is_throttled(marker["device_before"]) or is_throttled(marker["device_after"])):
         return False

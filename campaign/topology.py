@@ -13,8 +13,8 @@ LIMITS   Standard library only. Pure: the same files and floor give the same ans
 Runs, the number that the floor is compared with: launches in warm-up and measured calls of the operator, plus 1 if the
 variant was launched in input construction or by the baseline, however often. A benchmark builds its inputs once and
 then runs the operator many times; so at floor 0 everything that ran counts, at floor 1 all but what only built inputs
-or ran once. A tuner's trials are no runs: with replay only one cell has them, and what lost ran for nobody. Variants
-that ran in trials alone are in neither total, and listed as excluded with 0 runs.
+or ran once. A tuner's trials are no runs: what lost ran for nobody. Variants that ran in trials alone are in neither total, and
+listed as excluded with 0 runs; a campaign has none, for every cell replays.
 """
 import argparse
 import functools

@@ -70,7 +70,7 @@ def list_settings(session, step):
         words = [*manifest.correctness_options.split(), *(["-k", task["k"]] if task["k"] else [])]
         settings |= {"SUITE": "tests", "PYTEST_EXTRA": " ".join(words)}
     else:
-        settings |= {"SUITE": "benchmark", "IR_META": "1", "MODE": "kernel", "LEVEL": timing.level, "CHECK_SHAPES": "0"}
+        settings |= {"SUITE": "benchmark", "IR_META": str(int(not step.is_recording)), "MODE": "kernel", "LEVEL": timing.level, "CHECK_SHAPES": "0"}
         if manifest.has_times:
             settings |= {"TIMER": timing.timer, "CACHE": timing.cache}
         settings |= {name: str(value) for name, value in (("WARMUP_MS", timing.warmup_ms), ("ITER_MS", timing.iter_ms)) if value is not None}

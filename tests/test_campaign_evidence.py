@@ -1,9 +1,11 @@
 """campaign/evidence.py: what a step's files say where a marker, a replay or a time does not fit. Whole runs: test_campaign_run.py."""
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from campaign.classify import find_broken_evidence
 from campaign.evidence import Figure, StepData, TaskData, read_status, read_step, read_tests, read_times, scope_facts
 from campaign.layout import Step, step_dir
 from campaign.worker import describe_end
@@ -73,7 +75,16 @@ def make_task(ran=None, **changes):
     steps = {(part, name): StepData("ok", "", SimpleNamespace(errors=(), variants=ran.get(f"{part}_{name}", (make_variant(),))), "",
                                     changes.get(f"{part}_{name}", row)) for part in ("a1", "b1")
              for name in ("off", "mask0", "candidate") if f"{part}_{name}" not in changes or changes[f"{part}_{name}"] is not None}
-    return TaskData("t", steps, {}, dict.fromkeys(("off", "mask0", "candidate"), "^e1$"), True, 1)
+    return TaskData("t", StepData("ok", ""), steps, {}, dict.fromkeys(("off", "mask0", "candidate"), "^e1$"), True, 1)
+
+
+@pytest.mark.parametrize("record, said", [
+    (None, ("cell-missing", "off: record: missing")),
+    (StepData("failed", "pytest's exit status is 1"), ("off-failed", "off: record: pytest's exit status is 1")),
+    (StepData("timeout", "stopped at its limit of 9 s"), ("cell-timeout", "off: record: stopped at its limit of 9 s")),
+    (StepData("ok", "", None, "autotune.json is missing or broken"), ("record-broken", "off: record: autotune.json is missing or broken"))])
+def test_without_a_sound_record_there_is_no_evidence(record, said):
+    assert find_broken_evidence(scope_facts(replace(make_task(), record=record), 0)) == said
 
 
 ONE = {"r": COLD}

@@ -48,17 +48,17 @@ def test_round_b_is_run_reversed_and_only_where_a_time_could_decide(mini):
                      "same_binary", "other_code", "slower_code", "round_b_crashes"}
     order = [line.split()[1] for line in mini.done.stdout.splitlines() if " gain/" in line]
     assert [name for name in order if "/tests/" not in name] == [
-        "gain/a1/off:", "gain/a1/mask0:", "gain/a1/candidate:", "gain/b1/candidate:", "gain/b1/mask0:", "gain/b1/off:"]
+        "gain/record/off:", "gain/a1/off:", "gain/a1/mask0:", "gain/a1/candidate:", "gain/b1/candidate:", "gain/b1/mask0:", "gain/b1/off:"]
     assert order.index("gain/a1/off:") >= 3  # after the canary's correctness
 
 
 def test_replay_is_strict_and_from_off(mini):
-    settings = {cell: json.loads((mini.run_dir / f"tasks/gain/a1/{cell}/.complete").read_text())["settings"] for cell in ("off", "candidate")}
-    assert "REPLAY_FROM" not in settings["off"]
-    assert settings["candidate"]["REPLAY_FROM"] == str(mini.run_dir / "tasks/gain/a1/off/attempts/1")
-    assert settings["candidate"]["REPLAY_STRICT"] == "1" and settings["candidate"]["TUNER_CACHE"] == "isolated"
-    differ = {name for name in settings["candidate"] if settings["off"].get(name) != settings["candidate"][name]}
-    assert differ == {"SWITCH", "REPLAY_FROM", "REPLAY_STRICT"}
+    record, off, candidate = (json.loads((mini.run_dir / f"tasks/gain/{step}/.complete").read_text())["settings"]
+                              for step in ("record/off", "a1/off", "a1/candidate"))
+    assert "REPLAY_FROM" not in record and record["SWITCH"] == off["SWITCH"]
+    assert off["REPLAY_FROM"] == str(mini.run_dir / "tasks/gain/record/off/attempts/1")
+    assert off["REPLAY_STRICT"] == "1" and off["TUNER_CACHE"] == "isolated"
+    assert {name for name in off if off[name] != candidate[name]} == {"SWITCH"} and off.keys() == candidate.keys()
 
 
 def test_on_two_cards_each_task_stays_on_one(tmp_path):

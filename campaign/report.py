@@ -76,7 +76,7 @@ def describe_status(run, frozen):
     yield f"{run}: {frozen.manifest.name}{sealed}"
     for workload in frozen.manifest.workloads:
         folder = run / layout.TASKS / workload.task
-        parts = sorted((path.name for path in folder.iterdir()), key=lambda name: (name != layout.TESTS, name)) if folder.is_dir() else []
+        parts = sorted((path.name for path in folder.iterdir()), key=lambda name: (name != layout.TESTS, name != layout.RECORD, name)) if folder.is_dir() else []
         yield f"{workload.task:<20} " + ("  ".join(f"{part} {describe_part(folder / part)}" for part in parts) or "waiting")
 
 

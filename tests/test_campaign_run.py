@@ -97,8 +97,8 @@ def test_the_receipt_says_what_was_run_and_its_noise(mini):
 
 def test_status_and_explain(mini):
     status = mini.tool("report", "status", mini.run_dir).stdout
-    assert "gain                 tests ok/ok/ok  a1 ok/ok/ok  b1 ok/ok/ok" in status
-    assert "candidate_hangs      tests ok/ok/ok  a1 ok/ok/timeout" in status
+    assert "gain                 tests ok/ok/ok  record ok  a1 ok/ok/ok  b1 ok/ok/ok" in status
+    assert "candidate_hangs      tests ok/ok/ok  record ok  a1 ok/ok/timeout" in status
     said = mini.tool("report", "explain", mini.run_dir, "--task", "gain").stdout
     assert said.startswith("gain: G (gain), faster: faster beyond the noise in both rounds\n  4 -> 1 converts; ratio 0.8015")
     assert "./run_pytest.sh gain benchmark/test_gain.py::test_gain" in said and "SWITCH=sw-e1-m15" in said

@@ -77,9 +77,13 @@ class Times:
 
 def read_run(run, frozen):
     """{task: TaskData} in the manifest's order."""
-    manifest = frozen.manifest
-    return {w.task: TaskData(w.task, read_step(run, Step(w.task, RECORD, "off"), manifest.cells["off"]), read_steps(run, w.task, manifest.cells), read_correctness(run, w.task, manifest.proof.log, manifest.cells),
-                             manifest.proof.index, manifest.has_times, manifest.replicates) for w in manifest.workloads}
+    return {workload.task: read_task(run, workload.task, frozen.manifest) for workload in frozen.manifest.workloads}
+
+
+def read_task(run, task, manifest):
+    cells, proof = manifest.cells, manifest.proof
+    return TaskData(task, read_step(run, Step(task, RECORD, "off"), cells["off"]), read_steps(run, task, cells),
+                    read_correctness(run, task, proof.log, cells), proof.index, manifest.has_times, manifest.replicates)
 
 
 def read_steps(run, task, cells):

@@ -38,11 +38,12 @@ from campaign.worker import GRACE_S, RunningStep, Session, is_done
 from common.device_lock import hold_devices
 from common.devices import select_devices
 from common.errors import BAD_RESULT, REFUSED, USAGE, UserError, run_main
+from common.inputs import check_choice
 from common.interrupts import Interrupts
 from common.process import end_tagged
 from common.state import claim_directory, hold_lock, link_latest, read_json, read_marker, remove_marker, utc_now, utc_stamp, write_json_atomic
 from common.trees import ROOT, find_commit
-from warm.pool import Pool
+from warm.pool import make_pool
 
 POLL_S = 0.02
 THROTTLE_RETRIES = 1  # of a timed step; then its times are invalid, and that is what is reported
@@ -87,18 +88,6 @@ def find_run_pytest(environ):
     if not os.access(path, os.X_OK):
         raise UserError(f"RUN_PYTEST: {path}: is no executable file; `chmod +x` it or name another")
     return path
-
-
-@contextlib.contextmanager
-def open_pool(run, run_id, environ):
-    """The warm parents of a run, ended at the end; None without (WARM=0, or another program in the place of run_pytest.sh)."""
-    pool = None if environ.get("WARM") == "0" or environ.get("RUN_PYTEST") else Pool(run, run_id, find_run_pytest(environ), GRACE_S)
-    try:
-        yield pool
-    finally:
-        if pool is not None:
-            pool.close()
-            shutil.rmtree(run / ".warm", ignore_errors=True)    # a parent that failed was said, its log is no evidence
 
 
 def start_run(run, frozen, context):
@@ -262,8 +251,7 @@ def main(argv):
     parser.add_argument("--run", type=Path, default=os.environ.get("RUN") or None)
     parser.add_argument("--frozen", type=Path, default=layout.FROZEN_ROOT, help="where frozen directories are kept")
     options = parser.parse_args(argv)
-    if os.environ.get("WARM") not in (None, "", "0", "1"):
-        raise UserError(f"WARM: {os.environ['WARM']}: is neither 0 nor 1", USAGE)
+    check_choice("WARM", os.environ.get("WARM") or "1", ("0", "1"))
     interrupts = Interrupts()
     environ, python = dict(os.environ), find_python(os.environ)
     run, frozen = choose_run(options, environ)
@@ -285,8 +273,10 @@ def main(argv):
         run_id = start_run(run, frozen, context)
         frozen = layout.read_frozen(run / layout.FROZEN)
         print(f"run: {run}", flush=True)
-        with interrupts, open_pool(run, run_id, environ) as pool:
-            run_campaign(Session(run, run_id, frozen, context.tree, tuple(devices), python, find_run_pytest(environ), environ,
+        run_pytest = find_run_pytest(environ)
+        pool = make_pool(environ, run, run_id, run_pytest, GRACE_S)
+        with interrupts, contextlib.closing(pool) if pool else contextlib.nullcontext():
+            run_campaign(Session(run, run_id, frozen, context.tree, tuple(devices), python, run_pytest, environ,
                                  lambda device: describe_device(device, environ), interrupts, pool))
         if interrupts.count:
             raise KeyboardInterrupt

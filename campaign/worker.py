@@ -33,8 +33,7 @@ from warm.client import LOST, PLAIN
 GRACE_S = 10.0
 # Of the caller's environment these never reach a step: they would change what is run.
 UNSET = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR", "FLAGGEMS_DB_URL", "RUN_DIR", "REPLAY_FROM",
-         "SHAPES", "DEVICE", "HOST_TARGET", "ATTEMPT", "FALLBACK", "IR_META", "RUN_PYTEST", "DEVICES",
-         "PYTHONHASHSEED")
+         "SHAPES", "DEVICE", "HOST_TARGET", "ATTEMPT", "FALLBACK", "IR_META", "RUN_PYTEST", "DEVICES", "PYTHONHASHSEED")
 
 
 @dataclass(frozen=True)

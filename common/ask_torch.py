@@ -75,9 +75,14 @@ def ask_count(python, environ):
 def ask_arch(python, environ):
     """The architecture of the first device that torch sees in `environ` (`9.0`, `gfx942`); None if it does not say."""
     try:
-        return next((card["arch"] for card in ask_count(python, environ)["cards"]), "") or None
+        return find_arch(ask_count(python, environ))
     except UserError:
         return None
+
+
+def find_arch(answer):
+    """That of the first device in ask_count's `answer`, None if it does not say."""
+    return next((card["arch"] for card in answer["cards"]), "") or None
 
 
 def ask_used_share_command(python):

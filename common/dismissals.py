@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common import inventory
-from common.ask_torch import ask_count
+from common.ask_torch import ask_count, find_arch
 from common.devices import HOST
 from common.errors import UserError
 
@@ -131,5 +131,5 @@ def ask_facts(python, environ, versions, dtypes=()):
         vendor, arch = HOST, None
     else:
         probe = ask_count(python, environ)
-        vendor, arch = probe["vendor"] or HOST, next((card["arch"] for card in probe["cards"]), "") or None
+        vendor, arch = probe["vendor"] or HOST, find_arch(probe)
     return {"vendor": vendor, "arch": arch, "versions": versions, "dtypes": tuple(dtypes)}

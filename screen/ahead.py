@@ -23,7 +23,7 @@ from common.devices import HOST, Device, apply_changes, child_environment
 from common.process import Child
 from common.runlog import parse_runlog
 from screen.attempts import cache_folders, make_environ
-from warm.pool import Pool
+from warm.pool import make_pool
 
 MIN_CORES = 4
 PER_DEVICE = 2          # cores that a measuring process keeps for itself: it launches, and a thread of the driver polls
@@ -71,36 +71,34 @@ class Ahead:
 
     def __init__(self, screen, cores, others, target):
         self._screen, self._target, self._folder = screen, target, screen.run / ".ahead"
-        self._count, self._seen, self._running = len(cores), set(), []
+        self._count, self._seen, self._running = len(cores), set(), {}     # names; of those that run (pass, when it began)
         self._notes, self._has_failed = [], False
         self._locks = self._folder / "cores"
         self._locks.mkdir(parents=True, exist_ok=True)
         for core in cores:
             (self._locks / str(core)).touch()
         self._pin = [screen.python, "-I", "-S", "-c", PIN, ",".join(map(str, cores))]
-        self._pool = None
-        if screen.environ.get("WARM") == "1":
-            self._pool = Pool(screen.run, screen.run_id, screen.run_pytest, screen.grace, prefix=self._pin)
+        self._pool = make_pool(screen.environ, screen.run, screen.run_id, screen.run_pytest, screen.grace, prefix=self._pin)
         os.sched_setaffinity(0, others)
 
     def advance(self, now, waiting):
         """Go on; `waiting` are (device, task) in the order in which they will be measured."""
-        for name, child, started in list(self._running):
+        for name, (child, started) in list(self._running.items()):
             if now - started > PASS_LIMIT:
                 child.end(now)
             if child.advance(now):
-                self._running.remove((name, child, started))
+                del self._running[name]
                 self._look_at(name, child)
         for device, task in waiting if len(self._running) < self._count else ():
             if len(self._running) >= self._count:
                 return
-            if task.row.key not in self._seen:
-                self._seen.add(task.row.key)
-                self._running.append((task.row.name, self._start(device, task), now))
+            if task.row.name not in self._seen:
+                self._seen.add(task.row.name)
+                self._running[task.row.name] = self._start(device, task), now
 
     def is_through(self, task):
         """True if the pass of `task` has ended, however."""
-        return task.row.key in self._seen and task.row.name not in [name for name, *_ in self._running]
+        return task.row.name in self._seen and task.row.name not in self._running
 
     def take_notes(self):
         """The lines since the last call."""
@@ -109,9 +107,9 @@ class Ahead:
 
     def close(self):
         """End every pass, and what belongs to them."""
-        for _, child, _ in self._running:
+        for child, _ in self._running.values():
             child.kill(time.monotonic())
-        for _, child, _ in self._running:
+        for child, _ in self._running.values():
             while not child.advance(time.monotonic()):
                 time.sleep(0.02)
         if self._pool is not None:

@@ -17,7 +17,7 @@ from common.errors import REFUSED, UserError
 from screen.ahead import start_ahead
 from screen.attempts import check_runner, set_cache_aside, start_attempt
 from screen.settling import Settling
-from warm.pool import Pool
+from warm.pool import make_pool
 
 
 class DeviceLost(UserError):
@@ -25,13 +25,6 @@ class DeviceLost(UserError):
 
     def __init__(self, message):
         super().__init__(message, REFUSED)
-
-
-def make_pool(screen, folder=None):
-    """The warm parents of `screen`, or None where there are none."""
-    if screen.environ.get("WARM") == "1" and not screen.environ.get("RUN_PYTEST"):
-        return Pool(folder or screen.run, screen.run_id, screen.run_pytest, screen.grace)
-    return None
 
 
 class LocalHost:
@@ -65,7 +58,8 @@ class LocalEngine:
     """Attempts are children of this process."""
 
     def __init__(self, screen, say):
-        self._screen, self._pool, self._ahead = screen, make_pool(screen), start_ahead(screen, say)
+        self._screen, self._ahead = screen, start_ahead(screen, say)
+        self._pool = make_pool(screen.environ, screen.run, screen.run_id, screen.run_pytest, screen.grace)
 
     def start(self, task, device):
         """The Running of the next attempt of `task`."""

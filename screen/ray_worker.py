@@ -28,8 +28,8 @@ from common.process import end_tagged
 from common.state import sha256_tree
 from common.trees import ROOT
 from screen.attempts import check_runner, set_cache_aside, start_attempt
-from screen.engine import make_pool
 from screen.settling import Settling
+from warm.pool import make_pool
 
 OWN = ("PATH", "HOME", "USER", "LOGNAME", "HOSTNAME", "TMPDIR", "PWD", "OLDPWD", "LD_LIBRARY_PATH", *ALL_VARIABLES)
 POLL = 0.02
@@ -134,7 +134,8 @@ class Worker:
                 (self._scratch / name).write_text(content, encoding="utf-8")
             shapes = {repo: str(self._scratch / name) for repo, (name, _) in shapes.items()}
             screen = replace(screen, run=self._scratch / "run", runs=Path.home() / ".cache" / "gemscreen", shapes=shapes)
-        self._screen, self._pool = screen, make_pool(screen, self._scratch)
+        self._screen = screen
+        self._pool = make_pool(screen.environ, self._scratch, screen.run_id, screen.run_pytest, screen.grace)
         return self._is_shared
 
     @answers

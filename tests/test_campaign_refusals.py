@@ -42,6 +42,12 @@ def test_a_refusal_names_its_check(tmp_path, check):
     assert not (mini.run_dir / "tasks").exists()
 
 
+def test_an_unknown_value_of_warm_is_refused_before_anything_is_made(tmp_path):
+    mini = MiniCampaign(tmp_path, ["gain"])
+    done = mini.run(WARM="yes")
+    assert (done.returncode, done.stderr) == (2, "run.py: error: WARM: yes: unknown; valid are 0, 1\n") and not mini.run_dir.exists()
+
+
 def test_a_full_disk_is_no_outcome(tmp_path):
     mini, full = MiniCampaign(tmp_path, FEW), tmp_path / "full"
     full.write_text("#!/bin/sh\nmkdir -p $RUN_DIR\necho run.log: was not written to its end >&2\nexit 3\n")

@@ -1,6 +1,6 @@
 """pool.py - the warm parents of a screen or a campaign: one for each device and tree (and cell), from its first process to the end.
 
-    pool = Pool(run, run_id, run_pytest, grace)
+    pool = make_pool(environ, run, run_id, run_pytest, grace)       None where no parent is wanted
     env |= pool.offer("host:0", "samples", ["abs", *nodes], env)    {} where there is no parent: a plain process
     for line in pool.take_notes(): ...                              what a user should know, each once
     pool.close()
@@ -17,6 +17,11 @@ from common.process import Child
 from warm.client import read_state
 
 VENDORS = ("host", "nvidia")    # of which it is known that a fork can use the device (preload.py)
+
+
+def make_pool(environ, *arguments, **options):
+    """Pool(*arguments, **options); None with WARM=0, or another program in the place of run_pytest.sh."""
+    return None if environ.get("WARM") == "0" or environ.get("RUN_PYTEST") else Pool(*arguments, **options)
 
 
 class Pool:

@@ -191,8 +191,9 @@ claim_run_dir() { # makes RUN_DIR, or RUN_DIR-2, RUN_DIR-3, ... and sets it to a
         RUN_DIR=$(cd "${RUN_DIR%/*}/" && pwd -P)/${RUN_DIR##*/}
     else
         RUN_DIR=$(realpath -m -- "$RUN_DIR")
-        mkdir -p "$(dirname "$RUN_DIR")" || die 3 "RUN_DIR: $RUN_DIR: cannot be made; give another place"
     fi
+    check_cache_place RUN_DIR
+    [ -d "${RUN_DIR%/*}/" ] || mkdir -p "${RUN_DIR%/*}/" || die 3 "RUN_DIR: $RUN_DIR: cannot be made; give another place"
     claim=$RUN_DIR
     until mkdir "$claim" 2>/dev/null; do # a bare mkdir is atomic: of two runs, one gets it
         [ -e "$claim" ] || die 3 "RUN_DIR: $claim: cannot be made; give another place"

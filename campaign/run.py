@@ -38,7 +38,7 @@ from campaign.worker import GRACE_S, RunningStep, Session, is_done
 from common.device_lock import hold_devices
 from common.devices import select_devices
 from common.errors import BAD_RESULT, REFUSED, USAGE, UserError, run_main
-from common.inputs import check_choice
+from common.inputs import check_cache_place, check_choice
 from common.interrupts import Interrupts
 from common.process import end_tagged
 from common.state import claim_directory, hold_lock, link_latest, read_json, read_marker, remove_marker, utc_now, utc_stamp, write_json_atomic
@@ -256,6 +256,7 @@ def main(argv):
     environ, python = dict(os.environ), find_python(os.environ)
     run, frozen = choose_run(options, environ)
     run = Path(run).absolute()
+    check_cache_place("RUN", run)
     manifest = frozen.manifest
     if manifest.device.vendor == "host":
         environ.setdefault("HOST_TARGET", "cuda:90")

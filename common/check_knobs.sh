@@ -16,6 +16,11 @@ check_number() { # VARIABLE...
     for name; do [[ ${!name} =~ ^[0-9]+$ ]] || die 2 "$name: ${!name}: is no whole number; give one, as $name=1"; done
 }
 
+# FlagGems puts the path into the URL of its tuner's database, where ? begins the query; common/inputs.py has the same.
+check_cache_place() { # VARIABLE
+    [[ ${!1:-} != *\?* ]] || die 2 "$1: ${!1}: has a \`?\`, at which the URL of FlagGems' tuner database would end; name another place"
+}
+
 # benchmark/conftest.py: the choices of --dtypes; common/inputs.py has the same.
 readonly UPSTREAM_DTYPES='float16 float32 bfloat16 int16 int32 bool complex64'
 
@@ -34,6 +39,7 @@ check_knobs() {
     check_choice SITE_PLUGINS 0 1
     check_choice TUNE_CUTOFF 0 1
     check_number ATTEMPT KILL_AFTER_S
+    check_cache_place FLAGGEMS_CACHE_DIR
     [ "$SEED" = none ] || [[ $SEED =~ ^[0-9]{1,9}$ ]] ||
         die 2 "SEED: $SEED: is no whole number of at most 9 digits; give one, as SEED=0, or SEED=none"
     DTYPES=${DTYPES//[[:space:]]/}

@@ -92,6 +92,15 @@ def check_choice(variable, value, valid):
         raise UserError(f"{variable}: {value}: unknown; valid are {', '.join(valid)}", USAGE)
 
 
+def check_cache_place(variable, place):
+    """UserError if FlagGems could keep no tuner database below the directory `place`. It puts the path as it is into a URL, in which `?`
+    begins the query: SQLAlchemy opens what stands before it. No other character does harm, and nothing undoes a %3F."""
+    for path in (Path(place).absolute(), Path(place).resolve()):    # run_pytest.sh resolves its run directory
+        if "?" in str(path):
+            raise UserError(f"{variable}: {path}: has a `?`, at which the URL of FlagGems' tuner database would end; name another place",
+                            USAGE)
+
+
 def read_versions(python, environ):
     """{package: version} in the Python of the children, without importing any of them."""
     with ask_versions(python, environ) as read:

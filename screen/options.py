@@ -87,7 +87,8 @@ def find_runs(environ):
 
 
 def check_place(variable, path):
-    """UserError if the directory `path` can neither be made nor written to."""
+    """UserError if the directory `path` can neither be made nor written to, or can hold no cache."""
+    inputs.check_cache_place(variable, path)
     there = next(each for each in (path, *path.parents) if os.path.lexists(each))
     if not there.is_dir():
         raise UserError(f"{variable}: {path}: {'' if there == path else f'{there} '}is no directory; name another place")

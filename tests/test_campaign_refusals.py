@@ -48,6 +48,18 @@ def test_an_unknown_value_of_warm_is_refused_before_anything_is_made(tmp_path):
     assert (done.returncode, done.stderr) == (2, "run.py: error: WARM: yes: unknown; valid are 0, 1\n") and not mini.run_dir.exists()
 
 
+def test_a_run_directory_below_which_no_tuner_database_could_be_is_refused(tmp_path):
+    mini = MiniCampaign(tmp_path, ["gain"])
+    (tmp_path / "a?b").mkdir()
+    (tmp_path / "link").symlink_to("a?b")
+    for place in ("a?b", "link"):
+        mini.run_dir = tmp_path / place / "mini"
+        done = mini.run()
+        assert (done.returncode, done.stderr) == (2, f"run.py: error: RUN: {tmp_path}/a?b/mini: has a `?`, at which the URL of FlagGems' "
+                                                  "tuner database would end; name another place\n")
+        assert not list((tmp_path / "a?b").iterdir())
+
+
 def test_a_full_disk_is_no_outcome(tmp_path):
     mini, full = MiniCampaign(tmp_path, FEW), tmp_path / "full"
     full.write_text("#!/bin/sh\nmkdir -p $RUN_DIR\necho run.log: was not written to its end >&2\nexit 3\n")

@@ -48,6 +48,9 @@ def test_abs():
     ([], {"OPS_DIR": "/tmp"}, "/tmp/inventory_main.csv: missing"),
     ([], {"RUN_PYTEST": "/no/stub"}, "RUN_PYTEST: /no/stub: is no executable file"),
     (["--run", "tree"], {}, "is not empty and no screen"),
+    (["--run", "/tmp/a?b"], {}, "run_batch.py: error: RUN: /tmp/a?b: has a `?`, at which the URL of FlagGems' tuner database would end; "
+                                "name another place\n"),
+    ([], {"RUNS": "/tmp/a?b"}, "RUNS: /tmp/a?b: has a `?`"),
     (["--frobnicate"], {}, "unrecognized arguments: --frobnicate"),
 ])
 def test_bad_input(stub, arguments, variables, message):

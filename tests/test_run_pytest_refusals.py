@@ -40,6 +40,9 @@ def tree(tmp_path):
         ({"REPO": "vllm", "FLAGGEMS_VLLM_DIR": "/tmp"}, 2, ["FLAGGEMS_VLLM_DIR: /tmp: is no checkout"]),
         ({"PYTHON": "/no/python"}, 3, ["PYTHON: /no/python: not found"]),
         ({"RUN_DIR": "/proc/run"}, 3, ["RUN_DIR: /proc/run: cannot be made"]),
+        ({"RUN_DIR": "/tmp/none/a?b"}, 2, ["RUN_DIR: /tmp/none/a?b: has a `?`, at which the URL of FlagGems' tuner database would end; "
+                                           "name another place"]),
+        ({"FLAGGEMS_CACHE_DIR": "/tmp/a?b"}, 2, ["FLAGGEMS_CACHE_DIR: /tmp/a?b: has a `?`"]),
     ],
 )
 def test_bad_knob_is_refused_before_anything_is_made(tree, changes, status, words):

@@ -2,7 +2,7 @@
 
     campaign/frozen/<name>-<digest>/      manifest.yaml tasks.json tools.json [shapes.yaml] .complete
     <run>/frozen/                         a copy of it
-    <run>/campaign.json                   run id, start, device, sources, tools
+    <run>/campaign.json                   run id, start, device, sources, tools, the caller's switches
     <run>/tasks/<task>/a1/off/            one step: .complete, command.txt, driver.log, attempts/<n>/ (run_pytest.sh's own)
     <run>/tasks/<task>/record/off/        off's benchmark once more, before all: what it tunes, the others replay
     <run>/tasks/<task>/tests/off/         the correctness step of a cell

@@ -10,6 +10,8 @@
     targets-resolved   a benchmark or test node of the frozen matrix is not in the tree
     versions           a package is missing or of another version than the manifest says
     switch-unset       a switch variable is set in the caller's environment
+    switches-same      a campaign goes on, and of the variables that change a compiler or a library (TRITON_*, DISABLE_LLVM_OPT, ...)
+                       one that reaches all cells is not as it was when the campaign was started
     caches-cold        the caller's environment names a compile or tuner cache that is not empty
     device-single      not exactly the device (or as many as the manifest's `count`) is selected, or one of another vendor
     device-present     its product name is not the manifest's
@@ -23,7 +25,8 @@ from pathlib import Path
 
 from campaign import prepare
 from campaign.device_state import list_users
-from campaign.layout import is_sealed
+from campaign.layout import CAMPAIGN, is_sealed
+from campaign.worker import list_callers_switches
 from common.errors import INTEGRITY, REFUSED, UserError
 from common.inputs import read_versions
 from common.state import read_json, sha256_file
@@ -112,6 +115,17 @@ def check_switch(context):
             return f"{name}={context.environ[name]}: is set in the environment; unset it, the cells set it themselves",
 
 
+def check_switches(context):
+    known = read_json(context.run / CAMPAIGN)
+    if not known:
+        return None
+    before, now = known["switches"], list_callers_switches(context.environ, context.frozen.manifest)
+    for name in sorted(before.keys() | now.keys()):
+        if before.get(name) != now.get(name):
+            return (f"{name}: is {now.get(name, 'unset')}, was {before.get(name, 'unset')} when the campaign was started, and all cells get "
+                    f"it; {'set it to that' if name in before else 'unset it'}"),
+
+
 def check_caches(context):
     for name in CACHES:
         folder = context.environ.get(name)
@@ -147,7 +161,7 @@ def check_free(context):
 
 CHECKS = {"run-unsealed": check_unsealed, "frozen-unchanged": check_frozen, "tools-unchanged": check_tools,
           "source-commit": check_commit, "source-clean": check_clean, "targets-resolved": check_targets,
-          "versions": check_versions, "switch-unset": check_switch, "caches-cold": check_caches,
+          "versions": check_versions, "switch-unset": check_switch, "switches-same": check_switches, "caches-cold": check_caches,
           "device-single": check_single, "device-present": check_present, "device-free": check_free}
 # What must hold at the end, too: a tree that changed meanwhile is not what was measured. Tests may leave files of their own in it.
 AT_THE_END = {"frozen-unchanged": check_frozen, "tools-unchanged": check_tools, "source-commit": check_commit,

@@ -21,6 +21,7 @@ from campaign import layout
 from campaign.classify import CELLS, CLASSES, REASONS
 from campaign.matrix import count_classes, judge_run
 from common.errors import UserError, run_main
+from common.inputs import join_switches
 from common.state import read_json, read_marker
 from common.trees import ROOT
 
@@ -74,10 +75,17 @@ def describe_status(run, frozen):
     """A line per task: how each of its steps ended; `-` for one that has not."""
     sealed = " sealed" if layout.is_sealed(run) else ""
     yield f"{run}: {frozen.manifest.name}{sealed}"
+    yield from describe_switches(run)
     for workload in frozen.manifest.workloads:
         folder = run / layout.TASKS / workload.task
         parts = sorted((path.name for path in folder.iterdir()), key=lambda name: (name != layout.TESTS, name != layout.RECORD, name)) if folder.is_dir() else []
         yield f"{workload.task:<20} " + ("  ".join(f"{part} {describe_part(folder / part)}" for part in parts) or "waiting")
+
+
+def describe_switches(run):
+    """A line with what the caller's environment changes in all cells alike, or none. Of older runs it is not known."""
+    switches = read_json(run / layout.CAMPAIGN).get("switches")
+    return [f"all cells: {join_switches(switches)} (set by the caller)"] if switches else []
 
 
 def describe_part(folder):

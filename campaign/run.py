@@ -34,7 +34,8 @@ from campaign.classify import find_broken_evidence, find_failure, judge_canary
 from campaign.device_state import describe_device, is_throttled
 from campaign.evidence import read_run, scope_facts
 from campaign.matrix import count_classes
-from campaign.worker import GRACE_S, RunningStep, Session, is_done
+from campaign.report import describe_switches
+from campaign.worker import GRACE_S, RunningStep, Session, is_done, list_callers_switches
 from common.device_lock import hold_devices
 from common.devices import select_devices
 from common.errors import BAD_RESULT, REFUSED, USAGE, UserError, run_main
@@ -107,6 +108,7 @@ def start_run(run, frozen, context):
         "schema": layout.SCHEMA, "run_id": run_id, "frozen": name_frozen(frozen), "started": utc_now(),
         "devices": context.facts, "host": platform.node(), "kernel": platform.release(),
         "source": {"repo": frozen.manifest.source.repo, "tree": str(context.tree), "commit": find_commit(context.tree, context.environ)},
+        "switches": list_callers_switches(context.environ, frozen.manifest),
         "project_commit": find_commit(ROOT, {}), "versions": preflight.read_versions(context.python, context.environ)})
     return run_id
 
@@ -273,7 +275,7 @@ def main(argv):
         preflight.run_checks(context)
         run_id = start_run(run, frozen, context)
         frozen = layout.read_frozen(run / layout.FROZEN)
-        print(f"run: {run}", flush=True)
+        print("\n".join([f"run: {run}", *describe_switches(run)]), flush=True)
         run_pytest = find_run_pytest(environ)
         pool = make_pool(environ, run, run_id, run_pytest, GRACE_S)
         with interrupts, contextlib.closing(pool) if pool else contextlib.nullcontext():

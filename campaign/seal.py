@@ -61,7 +61,7 @@ def make_receipt(run, frozen, judgement, devices_end):
     """receipt.json: what was run, by what, on what, when, and what came out."""
     campaign = read_json(run / layout.CAMPAIGN)
     facts = {key: campaign[key] for key in ("run_id", "frozen", "started", "devices", "host", "kernel", "source",
-                                            "project_commit", "versions")}
+                                            "project_commit", "versions", "switches")}
     return {"schema": layout.SCHEMA, "kind": "sealed", "name": frozen.manifest.name, **facts, "finished": utc_now(),
             "devices_end": devices_end, "manifest_sha256": sha256_file(run / "frozen" / "manifest.yaml"),
             "task_matrix_sha256": sha256_file(run / "frozen" / "tasks.json"), "tools": frozen.tools,

@@ -113,7 +113,7 @@ def check_content(run):
 def list_expected(run, frozen, judgement):
     """{key: value} of a receipt that follow from other files of the run."""
     campaign = read_json(run / layout.CAMPAIGN) or {}
-    copied = {key: campaign.get(key) for key in ("run_id", "frozen", "started", "devices", "host", "kernel", "source", "versions", "project_commit")}
+    copied = {key: campaign.get(key) for key in ("run_id", "frozen", "started", "devices", "host", "kernel", "source", "versions", "project_commit", "switches")}
     known = {"name": frozen.manifest.name, "manifest_sha256": sha256_file(run / "frozen" / "manifest.yaml"),
              "task_matrix_sha256": sha256_file(run / "frozen" / "tasks.json"), "tools": frozen.tools,
              "production_default_policy": frozen.manifest.production_default_policy}

@@ -23,7 +23,7 @@ from pathlib import Path
 from campaign.layout import SHAPES, attempt_dir, step_dir
 from common.devices import apply_changes, child_environment
 from common.errors import REFUSED, UserError
-from common.inputs import list_knobs
+from common.inputs import list_knobs, list_switches
 from common.process import Child
 from common.session import read_session
 from common.state import read_json, read_marker, sha256_file, sha256_json, utc_now, write_marker, write_text_atomic
@@ -105,10 +105,20 @@ def is_done(session, step):
     return marker is not None and marker["inputs_sha256"] == digest_inputs(session, step)
 
 
+def drop_knobs(environ):
+    """What of the caller's `environ` reaches every step."""
+    unwanted = {*UNSET, *list_knobs()}
+    return {name: value for name, value in environ.items() if name not in unwanted}
+
+
+def list_callers_switches(environ, manifest):
+    """{name: value} of those variables in the caller's `environ` that may change a compiler or a library and reach the steps."""
+    return {name: value for name, value in list_switches(drop_knobs(environ)).items() if name not in manifest.environment}
+
+
 def make_environment(session, device, settings):
     """The child's whole environment: no knob of the caller's reaches it."""
-    unwanted = {*UNSET, *list_knobs()}
-    kept = {name: value for name, value in session.environ.items() if name not in unwanted}
+    kept = drop_knobs(session.environ)
     kept |= apply_changes({}, child_environment(device, kept, session.frozen.manifest.jobs))
     return {**kept, **settings}
 

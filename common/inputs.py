@@ -17,6 +17,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 from common.errors import REFUSED, USAGE, UserError
@@ -30,9 +31,13 @@ NOT_MEASURING = ("REPO", "FLAGGEMS_DIR", "FLAGGEMS_VLLM_DIR", "PYTHON", "RUN_DIR
 # benchmark/conftest.py: the choices of --dtypes (FLOAT_DTYPES + INT_DTYPES + BOOL_DTYPES + cfloat).
 DTYPES = ("float16", "float32", "bfloat16", "int16", "int32", "bool", "complex64")
 LEVELS = ("core", "comprehensive")
-SWITCH_PREFIXES = ("TRITON_", "FLAGTREE_", "FLAGGEMS_", "GEMS_", "RLC_", "MLIR_", "LLVM_", "TORCH_", "PYTORCH_", "NVIDIA_", "CUBLAS_")
+SWITCH_PREFIXES = ("TRITON_", "FLAGTREE_", "FLAGGEMS_", "GEMS_", "RLC_", "MLIR_", "LLVM_", "AMDGCN_", "NVPTX_", "PTXAS_", "TORCH_",
+                   "PYTORCH_", "CUBLAS_")
+# Of Triton 3.6's those without such a prefix, and what other libraries read. No prefix NVIDIA_: NVIDIA_API_KEY is a secret.
+SWITCH_NAMES = ("ALLOW_LHS_TMEM_LAYOUT_CONVERSION", "DISABLE_LLVM_OPT", "DISABLE_MMA_V3", "DISABLE_MMA_V5", "DISABLE_PTXAS_OPT",
+                "USE_IR_LOC", "NVIDIA_TF32_OVERRIDE", "LD_PRELOAD", "PYTHONPATH")
 PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "FLAGGEMS_CACHE_DIR", "FLAGGEMS_DB_URL", "FLAGGEMS_DIR",
-          "FLAGGEMS_VLLM_DIR", "FLAGGEMS_COMMIT", "NVIDIA_VISIBLE_DEVICES")
+          "FLAGGEMS_VLLM_DIR", "FLAGGEMS_COMMIT")
 SUITES = ("benchmark", "tests")
 MODES = ("kernel", "operator", "wrapper", "cudagraph")
 PACKAGES = ("torch", "triton", "flagtree", "flag_gems", "flaggems_vllm")
@@ -174,7 +179,12 @@ def list_screen_inputs(environ, run_pytest, versions, vendor, models):
 def list_switches(environ):
     """{name: value} of the variables that may change a compiler or a library, places of caches and trees left out."""
     return {name: value for name, value in environ.items()
-            if (name.startswith(SWITCH_PREFIXES) or name in ("LD_PRELOAD", "PYTHONPATH")) and name not in PLACES}
+            if (name.startswith(SWITCH_PREFIXES) or name in SWITCH_NAMES) and name not in PLACES}
+
+
+def join_switches(switches):
+    """They in one line, in the order of their names: "DISABLE_LLVM_OPT=1 TRITON_DEBUG=0"."""
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(switches.items()))
 
 
 def list_repo_inputs(screen_inputs, tree, tree_facts, suite):

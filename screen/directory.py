@@ -1,7 +1,7 @@
 """A screen's directory: which one a call means, what it records of itself.
 
     runs/screen-20261130T062900Z/
-      screen.json     {"schema": 1, "run_id": ..., "created": ..., "repos": ..., "knobs": ..., "devices": ..., "versions": ...}
+      screen.json     {"schema": 1, "run_id": ..., "created": ..., "repos": ..., "knobs": ..., "switches": ..., "devices": ..., ...}
       screen.lock     held while a driver works here: {"pid": ..., "host": ..., "started": ...}
       plan.csv        see plan.py
       shapes/         the shape files that its operators got
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import INTEGRITY, UserError
-from common.inputs import list_knobs
+from common.inputs import list_knobs, list_switches
 from common.state import (MARKER, SCHEMA, claim_directory, link_latest, read_json, sha256_file, utc_now, utc_stamp, write_json_atomic,
                           write_text_atomic)
 from screen.facts import describe_machine
@@ -215,7 +215,7 @@ def _is_whole(facts):
         datetime.datetime.strptime(facts["created"], TIME_FORMAT)
         return (isinstance(facts["run_id"], str) and bool(facts["run_id"])
                 and all(isinstance(each["tree"], str) for each in facts.get("repos", {}).values())
-                and all(isinstance(facts.get(name, {}), dict) for name in ("knobs", "versions"))
+                and all(isinstance(facts.get(name, {}), dict) for name in ("knobs", "versions", "switches"))
                 and all(isinstance(facts.get(name, []), list) for name in ("models", "devices")))
     except (LookupError, TypeError, ValueError, AttributeError):
         return False
@@ -231,6 +231,7 @@ def record_screen(screen, stale_by):
     facts = {"schema": SCHEMA, "run_id": old.get("run_id") or uuid.uuid4().hex, "created": old.get("created") or utc_now(),
              "repos": screen.tree_facts, "knobs": knobs, "devices": [device.name for device in screen.devices],
              "models": screen.models, "vendor": screen.devices[0].vendor, "versions": screen.versions, "stale_by": stale_by,
+             "switches": list_switches(screen.environ),
              **describe_machine()}
     write_json_atomic(screen.run / "screen.json", facts)
     return facts["run_id"], list(_list_changes(old, facts)) if old.get("run_id") else []
@@ -241,6 +242,10 @@ def _list_changes(old, new):
     for name, value in new["knobs"].items():
         if old["knobs"].get(name, "") != value:
             yield f"{name} ({old['knobs'].get(name) or 'unset'} -> {value or 'unset'})"
+    for name in sorted({*old.get("switches", new["switches"]), *new["switches"]} - new["knobs"].keys()):
+        before, after = old.get("switches", new["switches"]).get(name), new["switches"].get(name)
+        if before != after:
+            yield f"{name} ({before or 'unset'} -> {after or 'unset'})"
     for repo, facts in new["repos"].items():
         before = old["repos"].get(repo)
         if before is None:

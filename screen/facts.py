@@ -12,6 +12,7 @@ Requirements: the standard library, git.
 
 from pathlib import Path
 
+from common.inputs import join_switches
 from common.trees import ROOT, find_commit
 
 # Of the kernel modules that drive a card; torch says nothing of them.
@@ -41,12 +42,16 @@ def list_facts(info):
     facts += [f"driver {info['driver']}"] if find_text(info, "driver") else []
     named = [f"{name} {versions[name]}" for name in PACKAGES if find_text(versions, name)]
     facts += [", ".join(named)] if named else []
+    switches = {name: value for name, value in find_part(info, "switches").items() if isinstance(value, str)}
+    facts += [f"switches {join_switches(switches)}"] if switches else []
     return facts + [_describe_tree(info, repo) for repo in find_part(info, "repos")]
 
 
 def list_differences(old, new):
     """What two screens do not share, but for their dates, as short texts."""
     before, after = _flatten(old), _flatten(new)
+    if "switches" in old and "switches" in new:     # an older screen.json does not say
+        before, after = find_part(old, "switches") | before, find_part(new, "switches") | after
     found = []
     for label in {**before, **after}:
         sides = before.get(label) or "", after.get(label) or ""     # unset is empty

@@ -23,7 +23,7 @@ def run_module(*_, **__):
     print("hash seed", os.environ["PYTHONHASHSEED"], flush=True)
     os.kill(os.getppid(), 9)
     time.sleep(100)
-if "server.py" in " ".join(sys.orig_argv) and os.environ["WARM_SERVE"].endswith("-off"):
+if "MINI_BREAK_OFF" in os.environ and "server.py" in " ".join(sys.orig_argv) and os.environ["WARM_SERVE"].endswith("-off"):
     runpy.run_module = run_module
 """
 
@@ -34,14 +34,15 @@ def run(tmp_path_factory):
     folder, project = tmp_path_factory.mktemp("host"), copy_project()
     text = (project / "campaign" / "manifests" / "host_rlc.yaml").read_text()
     (folder / "m.yaml").write_text(text[:text.index("  - task: rand")] + ONE_TASK)
-    environ = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)} | {"PYTHON": sys.executable, "PYTHONHASHSEED": "7"}
+    environ = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)} | {
+        "PYTHON": sys.executable, "PYTHONHASHSEED": "7", "PYTHONPATH": str(folder)}
     (folder / "sitecustomize.py").write_text(SITE)
     command = [sys.executable, project / "campaign" / "run.py", folder / "m.yaml", "--run", folder / "run", "--frozen", folder / "frozen"]
     driver = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True)
     wait_for(lambda: (folder / "run/tasks/rand/a1/off/attempts/1/run.log").exists() or driver.poll() is not None, seconds=300)
     driver.kill()       # at once: a warm step takes a second
     driver.wait()
-    done = subprocess.run(command, env=environ | {"PYTHONPATH": str(folder)}, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, env=environ | {"MINI_BREAK_OFF": "1"}, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("rand/a1/off: its warm parent ended; once more, as a plain process\n") == 1
     return folder / "run"

@@ -145,6 +145,27 @@ def test_an_interrupt_that_arrives_while_a_step_is_started_is_not_lost(tmp_path)
     assert not list(mini.run_dir.glob("tasks/*/*/*/.complete"))
 
 
+def test_the_callers_compiler_switches_are_sealed_and_it_goes_on_only_with_them(tmp_path):
+    mini = MiniCampaign(tmp_path, ["gain"])
+    edit(mini.manifest, "timing: {", "environment: {TRITON_DEBUG: '0'}\ntiming: {")
+    mine = {"DISABLE_LLVM_OPT": 1, "PTXAS_OPTIONS": "-O 1", "TRITON_DEBUG": 1, "TRITON_CACHE_DIR": tmp_path / "none", "NVIDIA_API_KEY": "secret"}
+    driver = mini.start(MINI_SLOW_S="20", **mine)
+    wait_for(lambda: list(mini.run_dir.glob("tasks/*/*/*")))
+    driver.send_signal(signal.SIGINT)
+    assert driver.wait(timeout=30) == 130
+    assert f"run: {mini.run_dir}\nall cells: DISABLE_LLVM_OPT=1 PTXAS_OPTIONS='-O 1' (set by the caller)\n" in (tmp_path / "output").read_text()
+    for other, said in (({"DISABLE_LLVM_OPT": None}, "DISABLE_LLVM_OPT: is unset, was 1 when"), ({"PTXAS_OPTIONS": "-O 2"}, "PTXAS_OPTIONS: is -O 2, was -O 1"),
+                        ({"USE_IR_LOC": "ttir"}, "USE_IR_LOC: is ttir, was unset when the campaign was started, and all cells get it; unset it\n")):
+        done = mini.run(**mine | other)
+        assert done.returncode == 3 and f"run.py: error: check switches-same: {said}" in done.stderr, done.stderr
+    assert mini.run(**mine).returncode == 0
+    switches = json.loads((mini.run_dir / "receipt.json").read_text())["switches"]
+    assert {"DISABLE_LLVM_OPT": "1", "PTXAS_OPTIONS": "-O 1"}.items() <= switches.items()
+    assert not {"TRITON_DEBUG", "TRITON_CACHE_DIR", "NVIDIA_API_KEY"} & switches.keys()
+    assert "\nall cells: DISABLE_LLVM_OPT=1 PTXAS_OPTIONS='-O 1' (set by the caller)\n" in mini.tool("report", "status", mini.run_dir).stdout
+    assert mini.tool("verify", mini.run_dir).returncode == 0
+
+
 def test_going_on_needs_the_same_manifest(tmp_path):
     mini = MiniCampaign(tmp_path, FEW)
     (mini.run_dir / "frozen").mkdir(parents=True)

@@ -75,6 +75,8 @@ TAMPERS = {  # what is done, whether the digests are forged, what verify says fi
                            "report.md: says other than the evidence: '| G gain | 2 |' is sealed, '| G gain | 1 |' is right"),
     "a class changed": (lambda run: edit(run / "matrix.csv", "candidate_wrong,F", "candidate_wrong,C"), True, "matrix.csv: says other"),
     "the headline changed": (lambda run: edit(run / "receipt.json", '"G": 1', '"G": 3'), True, "receipt.json: headline: says"),
+    "the switches changed": (lambda run: edit(run / "receipt.json", '"switches": {', '"switches": {"DISABLE_LLVM_OPT": "1"}, "other": {'), True,
+                             "receipt.json: switches: says {'DISABLE_LLVM_OPT': '1'}, the evidence {"),
     "a marker changed": (lambda run: edit(run / "tasks/candidate_wrong/tests/candidate/.complete", '"failed"', '"ok"'), True, "matrix.csv: says"),
     "the policy changed": (lambda run: edit(run / "frozen/manifest.yaml", "Planted outcomes", "Other outcomes"), True,
                            "frozen/manifest.yaml: changed"),
@@ -103,6 +105,18 @@ def test_verify_catches_forged_digests_by_the_one_that_was_published(small, tmp_
     assert small.tool("verify", run).returncode == 0
     done = small.tool("verify", run, "--expect", hashlib.sha256((small.run_dir / "SHA256SUMS").read_bytes()).hexdigest())
     assert done.returncode == 4 and "changed SHA256SUMS" in done.stdout
+
+
+def test_a_run_that_was_sealed_before_switches_were_recorded_holds(small, tmp_path):
+    run = make_writable_copy(small.run_dir, tmp_path / "run")
+    for name in ("campaign.json", "receipt.json"):
+        facts = json.loads((run / name).read_text())
+        del facts["switches"]
+        (run / name).write_text(json.dumps(facts))
+    forge_sums(run)
+    lock_again(run)
+    assert small.tool("verify", run).returncode == 0
+    assert small.tool("report", "status", run).returncode == 0
 
 
 BROKEN = (b"", b"[]", b"1", b"\xff\xfe", b"[" * 100000, b'{"schema": 1, "status": "ok", "inputs_sha256": "x", "attempt": 1, "settings": []}',

@@ -72,8 +72,8 @@ ROOT=$(cd "${ROOT%/*}/" && pwd -P)
 : "${PYTEST_EXTRA:=}"      # more arguments for pytest, split at blanks / 附加的 pytest 参数，以空格分隔
 # Our pytest plugins, in loading order (plugins/README.md) / 插件列表，按加载顺序
 : "${PLUGINS:=_device_guard_plugin _seed_plugin _kernel_key_plugin _mthreads_guard_plugin _host_device_plugin _rlc_switch_plugin\
- _parallel_warmup_plugin _autotune_record_plugin _ir_meta_plugin _shared_memory_plugin _tune_cutoff_plugin _tune_compile_plugin\
- _tune_database_plugin _cudagraph_plugin _pretty_report_plugin}"
+ _parallel_warmup_plugin _autotune_record_plugin _ir_meta_plugin _tune_cutoff_plugin _tune_compile_plugin _tune_database_plugin\
+ _cudagraph_plugin _pretty_report_plugin}"
 # ---- End of config / 配置结束
 
 # shellcheck source=common/log_pipe.sh

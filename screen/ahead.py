@@ -29,8 +29,7 @@ MIN_CORES = 4
 PER_DEVICE = 2          # cores that a measuring process keeps for itself: it launches, and a thread of the driver polls
 PASS_LIMIT = 900.0      # seconds
 TARGETS = {"9.0": "cuda:90", "8.0": "cuda:80"}      # what the host device can stand for
-PLUGINS = ("_device_guard_plugin _seed_plugin _kernel_key_plugin _host_device_plugin _rlc_switch_plugin _shared_memory_plugin "
-           "_compile_ahead_plugin")
+PLUGINS = "_device_guard_plugin _seed_plugin _kernel_key_plugin _host_device_plugin _rlc_switch_plugin _compile_ahead_plugin"
 NO_KNOBS = ("TIMER", "CACHE", "WARMUP_MS", "ITER_MS", "REPLAY_FROM", "REPLAY_STRICT", "PARALLEL_WARMUP_GPUS", "GEMS_VENDOR",
             "IR_META")  # a card's
 PIN = """import os, sys

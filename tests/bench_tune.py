@@ -1,19 +1,13 @@
 #!/usr/bin/env python3
-"""bench_tune.py - how much faster a sweep is compiled on threads (plugins/_tune_compile_plugin.py), and when what is too large is given up
-early (plugins/_shared_memory_plugin.py).
+"""bench_tune.py - how much faster a sweep is compiled on threads (plugins/_tune_compile_plugin.py).
 
 USAGE    bench_tune.py      (make bench; never part of the tests)
 WHAT     A matmul and a kernel like a layer norm, of 16 configurations each, tuned on the host device in HOST_MODE=compile, all of
          them tried, with an empty compile cache for each number of threads. A trial times nothing there, and no launcher is built.
-         Then a matmul in float32, of 6 configurations of which 3 need more shared memory than there is, on one thread, without
-         the plugin and with it.
          Figures of a machine whose cores others use too say nothing.
 OUTPUT   kernel        threads   seconds   ratio
          matmul              1      3.59    1.00
          matmul              2      1.71    2.11
-         kernel     too large   seconds   ratio
-         float32    compiled      10.67    1.00
-         float32    given up       7.66    1.39
 EXIT     0               REQUIRES torch, triton, flag_gems; Linux
 """
 import os
@@ -60,20 +54,6 @@ def make_norm():
             value, weight = tl.load(x + at, mask=at < size, other=0.0), tl.load(y + at, mask=at < size, other=0.0)
             tl.store(z + at, tl.exp((value - mean) * scale) * weight, mask=at < size)
     return norm
-
-def make_float32():
-    @triton.autotune(configs=[triton.Config({"M": m, "N": n, "K": k}, num_warps=8, num_stages=4)
-                              for m, n in ((64, 128), (128, 64), (128, 128)) for k in (32, 128)], key=["size"])
-    @triton.jit
-    def float32(x, y, z, size, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr):
-        rows, columns, depth = tl.program_id(0) * M + tl.arange(0, M), tl.program_id(1) * N + tl.arange(0, N), tl.arange(0, K)
-        total = tl.zeros((M, N), tl.float32)
-        for start in range(0, size, K):
-            a = tl.load(x + rows[:, None] * size + (start + depth)[None, :])
-            b = tl.load(y + (start + depth)[:, None] * size + columns[None, :])
-            total += tl.dot(a, b, allow_tf32=False)
-        tl.store(z + rows[:, None] * size + columns[None, :], total)
-    return float32
 '''
 
 
@@ -91,27 +71,7 @@ def main():
                 os.environ["TRITON_CACHE_DIR"] = f"{folder}/{name}-{count}"
                 seconds[count] = tune_on(count, make)
                 print(f"{name:12}{count:9}{seconds[count]:10.2f}{seconds[1] / seconds[count]:8.2f}", flush=True)
-        print(f"{'kernel':9}{'too large':>12}{'seconds':>10}{'ratio':>8}")
-        seconds = []
-        for what, tune_it in (("compiled", tune), ("given up", tune_giving_up)):
-            os.environ["TRITON_CACHE_DIR"] = f"{folder}/{what}"
-            seconds.append(tune_it(bench_kernels.make_float32, "float32"))
-            print(f"{'float32':9}{what:>12}{seconds[-1]:10.2f}{seconds[0] / seconds[-1]:8.2f}", flush=True)
     return 0
-
-
-def tune_giving_up(make, dtype):
-    """As tune(), with the plugin."""
-    from _shared_memory_plugin import stop_where_too_large
-    from triton.backends import backends
-
-    compiler = backends["nvidia"].compiler
-    before = compiler.make_llir
-    compiler.make_llir = stop_where_too_large(before)
-    try:
-        return tune(make, dtype)
-    finally:
-        compiler.make_llir = before
 
 
 def tune_on(threads, make):
@@ -130,11 +90,10 @@ def tune_on(threads, make):
         Autotuner.prune_configs, Autotuner._bench = before
 
 
-def tune(make, dtype="float16"):
-    """Seconds of one tuned launch of a new kernel."""
+def tune(make):
     import torch
 
-    kernel, data = make(), [torch.zeros(1 << 12, dtype=getattr(torch, dtype)) for _ in range(3)]
+    kernel, data = make(), [torch.zeros(1 << 12, dtype=torch.float16) for _ in range(3)]
     start = time.perf_counter()
     kernel[(1, 1)](*data, 64)
     return time.perf_counter() - start

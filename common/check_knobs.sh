@@ -17,8 +17,9 @@ check_number() { # VARIABLE...
 }
 
 # FlagGems puts the path into the URL of its tuner's database, where ? begins the query; common/inputs.py has the same.
-check_cache_place() { # VARIABLE
-    [[ ${!1:-} != *\?* ]] || die 2 "$1: ${!1}: has a \`?\`, at which the URL of FlagGems' tuner database would end; name another place"
+check_cache_place() { # VARIABLE [MEND]
+    [[ ${!1:-} != *\?* ]] ||
+        die 2 "$1: ${!1}: has a \`?\`, at which the URL of FlagGems' tuner database would end; ${2:-name another place}"
 }
 
 # benchmark/conftest.py: the choices of --dtypes; common/inputs.py has the same.
@@ -40,6 +41,8 @@ check_knobs() {
     check_choice TUNE_CUTOFF 0 1
     check_number ATTEMPT KILL_AFTER_S
     check_cache_place FLAGGEMS_CACHE_DIR
+    [[ $TUNER_CACHE == isolated || -n ${FLAGGEMS_CACHE_DIR:-}${FLAGGEMS_DB_URL:-} ]] || # FlagGems' own place is ~/.flaggems
+        check_cache_place HOME "set FLAGGEMS_CACHE_DIR"
     [ "$SEED" = none ] || [[ $SEED =~ ^[0-9]{1,9}$ ]] ||
         die 2 "SEED: $SEED: is no whole number of at most 9 digits; give one, as SEED=0, or SEED=none"
     DTYPES=${DTYPES//[[:space:]]/}

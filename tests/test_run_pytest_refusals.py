@@ -43,6 +43,7 @@ def tree(tmp_path):
         ({"RUN_DIR": "/tmp/none/a?b"}, 2, ["RUN_DIR: /tmp/none/a?b: has a `?`, at which the URL of FlagGems' tuner database would end; "
                                            "name another place"]),
         ({"FLAGGEMS_CACHE_DIR": "/tmp/a?b"}, 2, ["FLAGGEMS_CACHE_DIR: /tmp/a?b: has a `?`"]),
+        ({"HOME": "/tmp/a?b"}, 2, ["HOME: /tmp/a?b: has a `?`", "; set FLAGGEMS_CACHE_DIR"]),
     ],
 )
 def test_bad_knob_is_refused_before_anything_is_made(tree, changes, status, words):

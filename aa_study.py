@@ -97,8 +97,9 @@ def run_study(run, settings, environ):
     for op in settings["ops"]:
         folder = run / settings["repo"] / op
         folder.mkdir(parents=True)
-        run_once(folder / "record", op, {**environ, "TIMER": settings["timers"][0]})
-        replay = {"REPLAY_FROM": str(folder / "record"), "REPLAY_STRICT": "0"} if (folder / "record/autotune.json").exists() else {}
+        record = folder / "record"
+        run_once(record, op, {**environ, "TIMER": settings["timers"][0]})
+        replay = {"REPLAY_FROM": str(record), "REPLAY_STRICT": "0"} if (record / "autotune.json").exists() else {}
         for number, timer in list_runs(settings["processes"], settings["timers"]):
             run_once(folder / f"{number}-{timer}", op, {**environ, **replay, "TIMER": timer})
 
@@ -110,7 +111,8 @@ def run_once(directory, op, environ):
                           stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     if not (directory / "run.log").exists():
         reason = done.stderr.strip().splitlines()[-1:] or [f"run_pytest.sh ended with {done.returncode}"]
-        raise UserError(reason[0].removeprefix("run_pytest.sh: error: "), done.returncode if done.returncode in (2, 3) else REFUSED)
+        code = done.returncode if done.returncode in (2, 3) else REFUSED
+        raise UserError(reason[0].removeprefix("run_pytest.sh: error: "), code)
 
 
 # ---- reading
@@ -118,7 +120,8 @@ def run_once(directory, op, environ):
 def find_fault(directory, text):
     """Why a process, whose run.log is `text`, is not one of the study; "" if it is."""
     log = parse_runlog(text)
-    return find_session_fault(directory, log) or (log.header.get("replay_from") and find_replay_fault(directory, text, False)) or ""
+    replays = log.header.get("replay_from")
+    return find_session_fault(directory, log) or (replays and find_replay_fault(directory, text, False)) or ""
 
 
 def read_process(directory):
@@ -152,7 +155,8 @@ def read_study(run, settings):
     if not found:
         log = next(iter(sorted((run / settings["repo"]).glob("*/*/run.log"))), None)
         header = parse_runlog(log).header if log else {}
-        why = "the host device measures no time" if header.get("cache") == "host" else "no process wrote samples.jsonl; see its run.log"
+        is_host = header.get("cache") == "host"
+        why = "the host device measures no time" if is_host else "no process wrote samples.jsonl; see its run.log"
         raise UserError(f"{run}: {why}", REFUSED)
     return found
 
@@ -212,19 +216,22 @@ def main(argv):
         return DONE
     if len(argv) == 2 and argv[0] == "--read":
         settings = read_json(Path(argv[1]) / "aa.json")
-        if not isinstance(settings, dict) or not {"ops", "processes", "timers", "band", "repo", "device", "created"} <= settings.keys():
+        needed = {"ops", "processes", "timers", "band", "repo", "device", "created"}
+        if not isinstance(settings, dict) or not needed <= settings.keys():
             raise UserError(f"{argv[1]}/aa.json: missing, cut, or not of this version; name a run directory of aa_study.py")
         return analyse(Path(argv[1]), {**settings, "band": noise.parse_band(os.environ.get("BAND") or settings["band"])})
     if argv:
-        raise UserError(f"{' '.join(argv)}: unknown arguments, or --read without its RUN; knobs are environment variables, see --help")
+        raise UserError(f"{' '.join(argv)}: unknown arguments, or --read without its RUN; knobs are environment variables, "
+                        "see --help")
     settings = read_settings(os.environ)
     device = select_devices(os.environ, sys.executable)[0]
     if device.is_host:
         raise UserError(f"DEVICES: {device.name}: the host device measures no time; run the study on a card", REFUSED)
     environ = apply_changes(dict(os.environ), child_environment(device, os.environ))
     environ |= {"DEVICES": device.name, "DEVICE": device.name, "PYTHON": sys.executable}
-    settings |= {"repo": os.environ.get("REPO") or next(iter(find_trees(os.environ))), "device": device.name, "created": utc_now()}
-    environ["REPO"] = settings["repo"]
+    repo = os.environ.get("REPO") or next(iter(find_trees(os.environ)))
+    settings |= {"repo": repo, "device": device.name, "created": utc_now()}
+    environ["REPO"] = repo
     with hold_devices([device], os.environ, os.environ.get("RUN") or ROOT / "runs") as held:
         run = claim_run(os.environ)
         write_json_atomic(run / "aa.json", {"schema": 1, **settings})

@@ -144,7 +144,7 @@ def find_fault(logs, correctness):
 
 
 def find_process_fault(folder, rounds, logs):
-    """Which process crashed, ended otherwise than the first one, or does not prove that it launched the recorded configs; or None."""
+    """Which process crashed, ended otherwise than the first, or does not prove that it launched the recorded configs; or None."""
     first = read_pytest_exit(folder / "round-1-off")
     for number in range(1, rounds + 1):
         for side in SIDES:
@@ -205,7 +205,8 @@ def summarize_op(run, settings, op):
         op_name, dtype, mode, shape, number = key
         times, band = sides.times, read_noise_band(run, settings, op, sides.methods)
         why = fault or find_row_fault(sides) or process_fault
-        shift = 0.0 if why else verdict.find_gap_shift([t for s in SIDES for t in times[s]], [g for s in SIDES for g in sides.launches[s]])
+        launches = sides.launches
+        shift = 0.0 if why else verdict.find_gap_shift([*times["off"], *times["on"]], [*launches["off"], *launches["on"]])
         result = verdict.compare_sides(times["off"], times["on"], band, shift=shift, step=STEP_MS)
         if why:
             result = verdict.Comparison("invalid", why, result.rounds)
@@ -215,8 +216,8 @@ def summarize_op(run, settings, op):
                    for s in SIDES}
         ways = [sorted(x) for x in zip(*sides.methods)] or [[], []]
         shape = (shape if op_name in (op, "") else f"{op_name}: {shape}") + (f" #{number}" if number > 1 else "")
-        yield AbRow(1, settings["repo"], op, dtype, mode, "+".join(dict.fromkeys(ways[0])), "+".join(dict.fromkeys(ways[1])), shape,
-                    medians["off"], medians["on"], result.ratio, result.low, result.high, result.mde, band, result.p_value,
+        yield AbRow(1, settings["repo"], op, dtype, mode, "+".join(dict.fromkeys(ways[0])), "+".join(dict.fromkeys(ways[1])),
+                    shape, medians["off"], medians["on"], result.ratio, result.low, result.high, result.mde, band, result.p_value,
                     result.rounds, result.verdict, result.reason, correctness["off"], correctness["on"], code,
                     converts["off"], converts["on"]), result
 
@@ -246,7 +247,8 @@ def write_csv(rows, path):
 def print_table(rows, settings):
     shown = [(r.op, r.dtype, r.shape[:48], r.off_ms, r.on_ms, r.ratio,
               None if r.ci_low is None else f"[{r.ci_low:.3f},{r.ci_high:.3f}]", None if r.mde is None else f"{r.mde:.1%}",
-              r.verdict, r.code, None if None in (r.converts_off, r.converts_on) else f"{r.converts_off}->{r.converts_on}", r.reason)
+              r.verdict, r.code, None if None in (r.converts_off, r.converts_on) else f"{r.converts_off}->{r.converts_on}",
+              r.reason)
              for r in rows]
     print(tabulate(shown, headers=("op", "dtype", "shape", "off_ms", "on_ms", "ratio", "interval", "mde", "verdict", "code",
                                    "converts", "reason"), tablefmt="plain", floatfmt=".4g"))

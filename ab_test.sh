@@ -160,11 +160,13 @@ main() {
     trap 'stop 1' HUP
     trap 'stop 2' INT
     trap 'stop 15' TERM
-    [[ $DEVICE != host:* ]] || echo "ab_test.sh: $DEVICE: the host device measures no time: every row will be invalid; correctness, code and converts are real" >&2
+    [[ $DEVICE != host:* ]] || echo "ab_test.sh: $DEVICE: the host device measures no time: every row will be invalid;" \
+        "correctness, code and converts are real" >&2
     ops=${OPS//[!,]/} started=0 planned=$(((${#ops} + 1) * (2 + 2 * ROUNDS)))
     for op in ${OPS//,/ }; do run_op "$op"; done
     run_python "$ROOT/ab_summary.py" "$RUN" || status=$?
-    [ "$status" -le 1 ] || echo "ab_test.sh: all has been measured; with another band: BAND=0.02 $PYTHON $ROOT/ab_summary.py $RUN" >&2
+    [ "$status" -le 1 ] ||
+        echo "ab_test.sh: all has been measured; with another band: BAND=0.02 $PYTHON $ROOT/ab_summary.py $RUN" >&2
     exit "$status"
 }
 

@@ -118,7 +118,8 @@ def list_cells(change):
     """The texts of a Change for the terminal."""
     figures = ["" if figure is None else f"{figure:.3f}" for figure in (change.ratio, change.torch_ratio)]
     sides = [f"{value:.4g}" if isinstance(value, float) else value for value in (change.old, change.new)]
-    return (change.verdict, f"{change.repo}/{change.op}", change.dtype, " ".join(filter(None, (change.mode, change.timer, change.cache))),
+    how = " ".join(filter(None, (change.mode, change.timer, change.cache)))
+    return (change.verdict, f"{change.repo}/{change.op}", change.dtype, how,
             *sides, *figures, "  ".join(" ".join(text.split()) for text in (change.shape, change.reason) if text))
 
 

@@ -148,7 +148,8 @@ def main(argv):
     findings = [check_python(), check_package("torch"), check_package("triton"),
                 check_package("flag_gems", needed=False)]
     findings += [check_package(name) for name in ("pytest", "rich", "scipy", "tabulate", "yaml", "pydantic")]
-    findings += [check_devices(), check_host_device(), check_tree("main", "FLAGGEMS_DIR"), check_tree("vllm", "FLAGGEMS_VLLM_DIR"),
+    findings += [check_devices(), check_host_device(),
+                 check_tree("main", "FLAGGEMS_DIR"), check_tree("vllm", "FLAGGEMS_VLLM_DIR"),
                  check_cache("triton cache", "TRITON_CACHE_DIR", "triton", "~/.triton/cache"),
                  check_cache("tuner cache", "FLAGGEMS_CACHE_DIR", "flaggems", "~/.flaggems"), check_disk()]
     print(tabulate([(f.what, f.state, f.found) for f in findings], headers=("what", "state", "found"), tablefmt="plain"))

@@ -82,7 +82,8 @@ def find_named_database(url):
     if not url.startswith("sqlite:///"):
         if url.rstrip("/") in ("sqlite:", "sqlite"):
             return []
-        raise UserError(f"FLAGGEMS_DB_URL: {url}: is no SQLite file; empty that database by its own means, or unset the variable", REFUSED)
+        raise UserError(f"FLAGGEMS_DB_URL: {url}: is no SQLite file; empty that database by its own means, or unset the variable",
+                        REFUSED)
     path = Path(url.removeprefix("sqlite:///"))
     return [p for p in (path, *(Path(f"{path}{end}") for end in ("-journal", "-wal", "-shm"))) if p.is_file()]
 

@@ -33,7 +33,8 @@ BUDGET   2h, 90m, 45s from the first operator on: what was never measured first,
          was measured longest ago; none that by its recorded time would end later is begun, and none is ended for it. What
          is left out is said and no failure; the same call goes on with it (screen/budget.py).
 OTHER    PYTHON       of the children (.venv/bin/python beside this script, else this one)
-         RUNS         where screens go (runs)          OPS_DIR  the inventories (ops)      RUN_PYTEST  (run_pytest.sh; one that knows --check)
+         RUNS         where screens go (runs)          OPS_DIR  the inventories (ops)
+         RUN_PYTEST   (run_pytest.sh; one that knows --check)
          GRACE_S      seconds from TERM to KILL (15)   RETRY_PAUSE_S  before infrastructure is tried again (10)
          Compile and tuner caches: one of each per device in RUNS/.cache, or below TRITON_CACHE_DIR, FLAGGEMS_CACHE_DIR.
          WARM         1 (default): each operator's pytest is a fork of a parent that has imported everything, where that is
@@ -142,7 +143,8 @@ def find_all_shapes(value, trees, repos, folder):
 def find_dismissed(hosts, ops_dir, device, versions, python, environ):
     """{(repo, op): reason} of the rows of ops/dismiss.csv that hold for `device` and what is asked for."""
     facts = {"vendor": device.vendor, "versions": versions, "dtypes": inputs.split_list(environ.get("DTYPES"))}
-    return dismissals.list_dismissed(ops_dir / "dismiss.csv", facts, lambda: device.arch or hosts.ask_arch(device, environ, python))
+    return dismissals.list_dismissed(ops_dir / "dismiss.csv", facts,
+                                     lambda: device.arch or hosts.ask_arch(device, environ, python))
 
 
 # ---- running
@@ -248,8 +250,8 @@ def finish(screen, rows, outcomes, interrupts):
         say(f"with other dtypes than asked for (column fallback): {', '.join(fallen)}")
     say(f"screen: {screens.shorten(screen.run)}: {said}")
     if counts[plan.LEFT_OUT]:
-        say(f"{counts[plan.LEFT_OUT]} of {len(rows)} operators left out: BUDGET={screen.environ['BUDGET']}; the same call goes on "
-            "with them")
+        say(f"{counts[plan.LEFT_OUT]} of {len(rows)} operators left out: BUDGET={screen.environ['BUDGET']}; the same call goes "
+              "on with them")
     if interrupts.count:
         say("interrupted: the same call goes on from here")
         return INTERRUPTED

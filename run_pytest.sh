@@ -65,7 +65,7 @@ ROOT=$(cd "${ROOT%/*}/" && pwd -P)
 : "${REPLAY_STRICT:=0}"    # 1: a launch without the record's config fails its test / 1 则未按记录启动即失败
 : "${REPLAY_FORCE:=0}"     # 1: replay a record of another device, Triton or kernel source too / 1 则强制回放不匹配的记录
 : "${PARALLEL_WARMUP_GPUS:=}" # N: tune on N devices (DEVICES, else the visible ones), then measure on one / 并行调优的设备数
-: "${TUNE_THREADS:=}"      # that compile a tuner's configs before it times one; 1: none. Empty: 8, on the host device 1 / 调优前并行编译的线程数
+: "${TUNE_THREADS:=}"      # that compile a tuner's configs before it times one; 1: none. Empty: 8, host device 1 / 调优前并行编译的线程数
 : "${TUNE_CUTOFF:=1}"      # 0: a tuner times configs in full that cannot win, too / 0 则完整计时所有调优配置
 : "${SITE_PLUGINS:=0}"     # 1 loads pytest plugins installed beside pytest (xdist, ...) / 1 则加载环境里的 pytest 插件
 : "${KILL_AFTER_S:=10}"    # seconds from TERM to KILL when this script is told to stop / 收到停止信号后多久强制结束
@@ -125,11 +125,11 @@ choose_python() {
 }
 
 find_nodes() { # OP NODE...; sets NODES
-    local op=$1 node listed; shift
+    local op=$1 node listed kind=nodes; shift
     NODES=("$@")
     if [ ${#NODES[@]} -eq 0 ]; then
-        listed=$(cd "$ROOT" && "$PYTHON" -m common.inventory "$([ "$SUITE" = tests ] && echo tests || echo nodes)" "$REPO" "$op") ||
-            exit $?
+        [ "$SUITE" != tests ] || kind=tests
+        listed=$(cd "$ROOT" && "$PYTHON" -m common.inventory "$kind" "$REPO" "$op") || exit $?
         [ -n "$listed" ] || die 2 "OP: $op: the inventory has no $SUITE for it; give NODEs"
         mapfile -t NODES <<< "$listed"
     fi
@@ -164,7 +164,7 @@ choose_device() { # sets DEVICE and HOST_TARGET; asks torch only where the user 
     fi
     if [[ $DEVICE == host:* ]]; then : "${HOST_TARGET:=cuda:90}"; fi
     local default_warmup=1000 default_iter=100 default_threads=8
-    if [ -n "$HOST_TARGET" ]; then default_warmup=1 default_iter=1 default_threads=1; fi # its tuner takes the first config that fits
+    if [ -n "$HOST_TARGET" ]; then default_warmup=1 default_iter=1 default_threads=1; fi # its tuner takes the first that fits
     : "${WARMUP_MS:=$default_warmup}" "${ITER_MS:=$default_iter}" "${TUNE_THREADS:=$default_threads}"
     check_number WARMUP_MS ITER_MS TUNE_THREADS
 }
@@ -210,7 +210,8 @@ isolate_caches() { # compile and tuner caches of this run alone, empty at its st
 
 find_commit() { # TREE; sets commit, and asks git only where .git does not simply hold it
     commit=''
-    { read -r commit < "$1/.git/HEAD" && [[ $commit == ref:* ]] && read -r commit < "$1/.git/${commit#ref: }"; } 2>/dev/null || true
+    { read -r commit < "$1/.git/HEAD" && [[ $commit == ref:* ]] &&
+        read -r commit < "$1/.git/${commit#ref: }"; } 2>/dev/null || true
     [[ $commit =~ ^[0-9a-f]{40}$ ]] || commit=$(git -c safe.directory='*' -C "$1" rev-parse HEAD 2>/dev/null) || commit=unknown
 }
 
@@ -302,7 +303,8 @@ export_environment() {
     if [ "$UPSTREAM_COMMIT" = unknown ]; then UPSTREAM_COMMIT=${FLAGGEMS_COMMIT:-unknown}; fi
     export UPSTREAM_COMMIT HARNESS_COMMIT
     export PYTHONIOENCODING=utf-8:backslashreplace # no text of an error may end its table
-    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR SEED USE_FLAGTUNE PARALLEL_WARMUP_GPUS TUNE_CUTOFF TUNE_THREADS DEVICE HOST_MODE
+    export PYTHONUNBUFFERED=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 RUN_DIR SEED USE_FLAGTUNE DEVICE HOST_MODE
+    export PARALLEL_WARMUP_GPUS TUNE_CUTOFF TUNE_THREADS
     [ "$SITE_PLUGINS" = 0 ] || unset PYTEST_DISABLE_PLUGIN_AUTOLOAD
     if [ "$MODE" = kernel ] && [ "$TIMER" != host ]; then export TIMER CACHE; else export -n TIMER CACHE; fi
     # The order of a set of strings is a random input, too: generated code may follow it.

@@ -95,14 +95,15 @@ find_reason() { # sets reason: why VENV must be built; empty if it can stay
 }
 
 refuse_users() { # WHY: exit 3 if a process runs from VENV
-    local file first
+    local file first command
     for file in /proc/[0-9]*/cmdline; do
         { IFS= read -r -d '' first < "$file"; } 2>/dev/null || continue
         [[ $first == */bin/python* ]] || continue
         [[ $first == /* ]] || first=$(readlink "${file%/cmdline}/cwd")/$first # a name is relative to where its process is
         [ "$(realpath -m -- "${first%/bin/*}")" = "$venv" ] || continue
         file=${file%/cmdline}
-        fail 3 "$venv: $1, but process ${file#/proc/} runs from it ($(tr '\0' ' ' < "$file/cmdline" 2>/dev/null | head -c 100)); wait for it, or end it"
+        command=$(tr '\0' ' ' < "$file/cmdline" 2>/dev/null | head -c 100) || true
+        fail 3 "$venv: $1, but process ${file#/proc/} runs from it ($command); wait for it, or end it"
     done
 }
 
@@ -128,10 +129,11 @@ build_vendor() {
     "$python" -m venv --system-site-packages "$venv" 2>/dev/null ||
         "$python" -m venv --clear --system-site-packages --without-pip "$venv" ||
         fail 3 "$python: cannot make a virtual environment"
+    local packages; packages=$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')
     # Where the image's Python is a virtual environment itself, system-site-packages would mean the Python below it.
     "$python" -c 'import site, sys
 if sys.prefix != sys.base_prefix:
-    print(*site.getsitepackages(), sep="\n")' > "$("$venv/bin/python" -c 'import site; print(site.getsitepackages()[0])')/calling_python.pth"
+    print(*site.getsitepackages(), sep="\n")' > "$packages/calling_python.pth"
     local held; held=$(mktemp)
     # shellcheck disable=SC2064
     trap "rm -f '$held'" RETURN

@@ -56,7 +56,7 @@ class StepData:
 
 @dataclass(frozen=True)
 class TaskData:
-    """One task, read. `record`: the StepData of the record, None without a marker; `steps`: {(part, cell): StepData} of the rounds'."""
+    """One task, read. `record`: the StepData of the record, None without a marker; `steps`: the rounds', by (part, cell)."""
     task: str
     record: object
     steps: dict
@@ -107,8 +107,9 @@ def read_step(run, step, environment):
     fault = find_session_fault(run_dir, log) or ("run.log is cut" if log.is_cut else "")
     if fault:
         return StepData("crashed", fault)
-    return StepData(status, detail, None if step.is_recording else read_cell(run_dir), find_replay_fault(run_dir, text, step.is_recording), list_rows(log),
-                    any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after")))
+    cell = None if step.is_recording else read_cell(run_dir)
+    throttled = any(is_throttled(marker.get(f"device_{when}")) for when in ("before", "after"))
+    return StepData(status, detail, cell, find_replay_fault(run_dir, text, step.is_recording), list_rows(log), throttled)
 
 
 def read_status(run, step, marker, environment):
@@ -187,11 +188,13 @@ def list_tests(path, outcomes):
 
 
 def scope_facts(data, floor):
-    """TaskFacts of a task: its cells in round a, first replicate, at `floor`. Without a sound record off has nothing to replay."""
+    """TaskFacts: the task's cells in round a, first replicate, at `floor`. Without a sound record off has nothing to replay."""
     record = data.record or StepData("missing", "")
     if record.status != "ok":
-        return TaskFacts(data.task, {"off": CellFacts(record.status, f"record: {record.detail or record.status}")}, data.correctness)
-    cells = {cell: scope_step(data.steps[("a1", cell)], floor, data.proof.get(cell)) for cell in CELLS if ("a1", cell) in data.steps}
+        why = f"record: {record.detail or record.status}"
+        return TaskFacts(data.task, {"off": CellFacts(record.status, why)}, data.correctness)
+    cells = {cell: scope_step(data.steps[("a1", cell)], floor, data.proof.get(cell))
+             for cell in CELLS if ("a1", cell) in data.steps}
     if record.replay and "off" in cells:
         cells["off"] = replace(cells["off"], replay=f"record: {record.replay}")
     return TaskFacts(data.task, cells, data.correctness)
@@ -252,8 +255,9 @@ def find_time_problem(data, part):
                 return f"{cell}: {name}: no time"
             if figure.doubt:
                 return f"{cell}: {name}: {figure.doubt}"
-            if figure[1:3] != off.rows[name][1:3]:
-                return f"{cell}: {name}: timed by {figure.timer} {figure.cache}, off in a1 by {off.rows[name].timer} {off.rows[name].cache}"
+            first = off.rows[name]
+            if figure[1:3] != first[1:3]:
+                return f"{cell}: {name}: timed by {figure.timer} {figure.cache}, off in a1 by {first.timer} {first.cache}"
     return ""
 
 

@@ -46,8 +46,8 @@ class Step:
 
     @property
     def is_recording(self):
-        """The one that records autotune configs; all other benchmarks of the task replay them. Nothing of it is timed or counted: a
-        process that has tuned is not like one that has not (campaign/README.md)."""
+        """The one that records autotune configs; all other benchmarks of the task replay them. Nothing of it is timed or
+        counted: a process that has tuned is not like one that has not (campaign/README.md)."""
         return self.part == RECORD
 
     @property

@@ -188,10 +188,13 @@ class Manifest(Model):
         if self.device.vendor == "host" and self.device.count > 1:
             raise ValueError("device: the host device is one; remove count, `jobs` says how much runs at once")
         common = (self.environment, *(workload.environment for workload in self.workloads))
-        for place, others in [*((cell, RESERVED) for cell in self.cells.values()), *((each, RESERVED | set(self.switches)) for each in common)]:
+        places = [(cell, RESERVED) for cell in self.cells.values()]
+        places += [(each, RESERVED | set(self.switches)) for each in common]
+        for place, others in places:
             taken = sorted(others & place.keys())
             if taken:
-                raise ValueError(f"environment: {taken[0]} is set by {'the campaign itself' if taken[0] in RESERVED else 'the cells'}; remove it")
+                setter = "the campaign itself" if taken[0] in RESERVED else "the cells"
+                raise ValueError(f"environment: {taken[0]} is set by {setter}; remove it")
         return self
 
 

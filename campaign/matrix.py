@@ -44,8 +44,8 @@ def judge_run(run, frozen, floor, noise=None, tasks=None):
     rules = Rules(thresholds.band, thresholds.level, thresholds.min_noise)
     sound = {task for task in tasks if not find_broken_evidence(facts[task])}
     if frozen.manifest.has_times and noise is None:
-        noise = measure_noise({task: times[task].pairs for task in sound if times[task].pairs}, find_identical(facts, sound), rules,
-                              {task: times[task].shifts for task in sound})
+        noise = measure_noise({task: times[task].pairs for task in sound if times[task].pairs}, find_identical(facts, sound),
+                              rules, {task: times[task].shifts for task in sound})
     planned = sum(len(data.steps[("a1", "off")].rows) for data in tasks.values() if ("a1", "off") in data.steps)
     rows, timings = judge_times(times, noise, rules, planned)
     usable = noise is not None and noise.is_usable
@@ -63,7 +63,8 @@ def judge_times(times, noise, rules, planned):
     timings = {task: Timing(found.state, found.detail) for task, found in times.items()}
     if noise is None:
         return {}, timings
-    judged = {task: [row for row, _ in judge_rows(found.pairs, noise, rules, found.shifts)] for task, found in times.items() if found.pairs}
+    judged = {task: [row for row, _ in judge_rows(found.pairs, noise, rules, found.shifts)]
+              for task, found in times.items() if found.pairs}
     complete = {task: rows for task, rows in judged.items() if times[task].state == "ok"}
     judged |= adjust_rows(complete, planned)
     for task in complete:

@@ -10,8 +10,8 @@
     targets-resolved   a benchmark or test node of the frozen matrix is not in the tree
     versions           a package is missing or of another version than the manifest says
     switch-unset       a switch variable is set in the caller's environment
-    switches-same      a campaign goes on, and of the variables that change a compiler or a library (TRITON_*, DISABLE_LLVM_OPT, ...)
-                       one that reaches all cells is not as it was when the campaign was started
+    switches-same      a campaign goes on, and of the variables that change a compiler or a library (TRITON_*, ...) one that
+                       reaches all cells is not as it was when the campaign was started
     caches-cold        the caller's environment names a compile or tuner cache that is not empty
     device-single      not exactly the device (or as many as the manifest's `count`) is selected, or one of another vendor
     device-present     its product name is not the manifest's
@@ -81,8 +81,8 @@ def check_commit(context):
     wanted = context.frozen.manifest.source.commit
     found = find_commit(context.tree, context.environ)
     if wanted and found != wanted:
-        return (f"{context.tree}: is at {found or 'an unknown commit'}, the manifest says {wanted}; check that commit out, or set "
-                f"FLAGGEMS_COMMIT for a copy without .git"),
+        return (f"{context.tree}: is at {found or 'an unknown commit'}, the manifest says {wanted}; check that commit out, or "
+                f"set FLAGGEMS_COMMIT for a copy without .git"),
 
 
 def check_clean(context, untracked="normal"):
@@ -105,8 +105,9 @@ def check_targets(context):
 def check_versions(context):
     found = read_versions(context.python, context.environ)
     for package, wanted in context.frozen.manifest.versions.items():
-        if not re.fullmatch(re.escape(wanted) + r"(\+.*)?", found.get(package, "")):
-            return f"{package}: {found.get(package, 'not installed')} in {context.python}, the manifest says {wanted}; install it",
+        installed = found.get(package, "")
+        if not re.fullmatch(re.escape(wanted) + r"(\+.*)?", installed):
+            return f"{package}: {installed or 'not installed'} in {context.python}, the manifest says {wanted}; install it",
 
 
 def check_switch(context):
@@ -116,14 +117,14 @@ def check_switch(context):
 
 
 def check_switches(context):
-    known = read_json(context.run / CAMPAIGN)
-    if not known:
+    before = (read_json(context.run / CAMPAIGN) or {}).get("switches")
+    if before is None:
         return None
-    before, now = known["switches"], list_callers_switches(context.environ, context.frozen.manifest)
+    now = list_callers_switches(context.environ, context.frozen.manifest)
     for name in sorted(before.keys() | now.keys()):
         if before.get(name) != now.get(name):
-            return (f"{name}: is {now.get(name, 'unset')}, was {before.get(name, 'unset')} when the campaign was started, and all cells get "
-                    f"it; {'set it to that' if name in before else 'unset it'}"),
+            return (f"{name}: is {now.get(name, 'unset')}, was {before.get(name, 'unset')} when the campaign was started, "
+                    f"and all cells get it; {'set it to that' if name in before else 'unset it'}"),
 
 
 def check_caches(context):
@@ -163,6 +164,6 @@ CHECKS = {"run-unsealed": check_unsealed, "frozen-unchanged": check_frozen, "too
           "source-commit": check_commit, "source-clean": check_clean, "targets-resolved": check_targets,
           "versions": check_versions, "switch-unset": check_switch, "switches-same": check_switches, "caches-cold": check_caches,
           "device-single": check_single, "device-present": check_present, "device-free": check_free}
-# What must hold at the end, too: a tree that changed meanwhile is not what was measured. Tests may leave files of their own in it.
+# What must hold at the end, too: a tree that changed meanwhile is not what was measured. Tests may leave files of their own.
 AT_THE_END = {"frozen-unchanged": check_frozen, "tools-unchanged": check_tools, "source-commit": check_commit,
               "source-clean": functools.partial(check_clean, untracked="no"), "targets-resolved": check_targets}

@@ -35,7 +35,8 @@ from common.state import SCHEMA, read_marker, sha256_file, sha256_json, sha256_t
 from common.trees import ROOT, SAMPLES, VARIABLES, find_tree
 
 # What decides how a cell is run and judged. Output, help and tests are not among it.
-TOOL_PATTERNS = ("run_pytest.sh", "common/*.py", "common/*.sh", "campaign/*.py", "plugins/*.py", "plugins/*/*.py", "warm/*.py", "samples/**/*.py", "samples/**/*.yaml")
+TOOL_PATTERNS = ("run_pytest.sh", "common/*.py", "common/*.sh", "campaign/*.py", "plugins/*.py", "plugins/*/*.py", "warm/*.py",
+                 "samples/**/*.py", "samples/**/*.yaml")
 
 
 def find_manifest_tree(manifest, environ):
@@ -154,8 +155,9 @@ def freeze(path, environ, out):
     shapes = merge_shapes(manifest, tree)
     if shapes is not None:
         check_shapes(shapes, manifest, tree)
+    tasks = resolve_tasks(manifest, tree, inventory_file)
     files = {layout.MANIFEST: text,
-             layout.TASK_MATRIX: layout.write_json_text({"schema": SCHEMA, "tasks": resolve_tasks(manifest, tree, inventory_file)}),
+             layout.TASK_MATRIX: layout.write_json_text({"schema": SCHEMA, "tasks": tasks}),
              layout.TOOLS: layout.write_json_text({"schema": SCHEMA, "files": digest_tools(),
                                                    "inventory": sha256_file(inventory_file)})}
     if shapes is not None:

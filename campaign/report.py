@@ -51,8 +51,8 @@ def describe_row(task, judgement):
     verdict, facts, timing = judgement.verdicts[task], judgement.facts[task], judgement.timings[task]
     figures = [format_figure(timing.ratio_a), format_figure(timing.ratio_b),
                f"{format_figure(timing.low)} to {format_figure(timing.high)}" if timing.low else "", format_figure(timing.mde)]
-    return (f"| {task} | {verdict.klass} | {verdict.reason} | {facts.cell('off').converts} -> {facts.cell('candidate').converts} | "
-            + " | ".join(figures) + " |")
+    converts = f"{facts.cell('off').converts} -> {facts.cell('candidate').converts}"
+    return f"| {task} | {verdict.klass} | {verdict.reason} | {converts} | " + " | ".join(figures) + " |"
 
 
 def describe_noise(noise):
@@ -78,7 +78,8 @@ def describe_status(run, frozen):
     yield from describe_switches(run)
     for workload in frozen.manifest.workloads:
         folder = run / layout.TASKS / workload.task
-        parts = sorted((path.name for path in folder.iterdir()), key=lambda name: (name != layout.TESTS, name != layout.RECORD, name)) if folder.is_dir() else []
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        parts = sorted(names, key=lambda name: (name != layout.TESTS, name != layout.RECORD, name))
         yield f"{workload.task:<20} " + ("  ".join(f"{part} {describe_part(folder / part)}" for part in parts) or "waiting")
 
 
@@ -113,8 +114,9 @@ def explain_task(run, frozen, task, floor):
                f"{len(found.kernels)} variants, {found.excluded} excluded, proof {'yes' if found.proven else 'no'}, "
                f"correctness {facts.correctness.get(cell, 'not run')}")
     for row in judgement.rows.get(task, ()):
+        corrected = "-" if row.adjusted is None else f"{row.adjusted:.3g}"
         yield (f"  row {row.row}: ratio {row.ratio:.4f} ({row.low:.4f} to {row.high:.4f}), placebo {row.placebo:.4f}, "
-               f"launch gap {row.shift:.4f}, MDE {row.mde:.4f}, p {row.p_value:.3g}, corrected {'-' if row.adjusted is None else f'{row.adjusted:.3g}'}")
+               f"launch gap {row.shift:.4f}, MDE {row.mde:.4f}, p {row.p_value:.3g}, corrected {corrected}")
     yield from describe_noise(judgement.noise)
     for part, cell in (("a1", "candidate"), (layout.TESTS, "candidate")):
         command = layout.step_dir(run, layout.Step(task, part, cell)) / "command.txt"

@@ -42,11 +42,12 @@ def read_sealed(run):
     if not isinstance(receipt, dict) or receipt.get("kind") != "sealed" or not (run / SUMS).is_file():
         raise UserError(f"RUN: {run}: has no receipt of a sealed run; name a sealed run")
     if receipt["schema"] != layout.SCHEMA:
-        raise UserError(f"RUN: {run}: its receipt is of schema {receipt['schema']}, this tool reads {layout.SCHEMA}; use the tools of "
-                        f"its commit, {receipt.get('project_commit')}")
+        raise UserError(f"RUN: {run}: its receipt is of schema {receipt['schema']}, this tool reads {layout.SCHEMA}; "
+                        f"use the tools of its commit, {receipt.get('project_commit')}")
     problems = check_files(run)
     if problems:
-        raise UserError(f"RUN: {run}: is not what was sealed: {problems[0]} ({len(problems)} problems); see make verify", INTEGRITY)
+        raise UserError(f"RUN: {run}: is not what was sealed: {problems[0]} ({len(problems)} problems); see make verify",
+                        INTEGRITY)
     return layout.read_frozen(run / layout.FROZEN), receipt
 
 
@@ -54,7 +55,8 @@ def read_noise(receipt):
     """The sealed Noise, or None where no times were taken. UserError INTEGRITY for one of another form."""
     noise, fields = receipt["noise"], Noise.__dataclass_fields__.keys()
     if noise and noise.keys() != fields:
-        raise UserError(f"RUN: its receipt's noise has other figures than this tool's ({', '.join(sorted(noise.keys() ^ fields))}); use the "
+        odd = ", ".join(sorted(noise.keys() ^ fields))
+        raise UserError(f"RUN: its receipt's noise has other figures than this tool's ({odd}); use the "
                         f"tools of its commit, {receipt.get('project_commit')}", INTEGRITY)
     return Noise(**noise) if noise else None
 
@@ -63,8 +65,8 @@ def refuse_other_counts(run, frozen, receipt, tasks):
     """UserError INTEGRITY if the sealed floor does not give the sealed matrix: then no other floor's would be comparable."""
     judgement = judge_run(run, frozen, receipt["measured_launch_floor"], read_noise(receipt), tasks)
     if write_matrix(judgement, frozen) != (run / MATRIX).read_text(encoding="utf-8"):
-        raise UserError(f"RUN: {run}: its own floor gives another matrix than the sealed one, by the tools of this checkout; use those "
-                        f"of its commit, {receipt.get('project_commit')}, or see make verify", INTEGRITY)
+        raise UserError(f"RUN: {run}: its own floor gives another matrix than the sealed one, by the tools of this checkout; "
+                        f"use those of its commit, {receipt.get('project_commit')}, or see make verify", INTEGRITY)
 
 
 def judge_floor(run, frozen, receipt, tasks, floor):
@@ -101,8 +103,8 @@ def make_receipt(run, receipt, judgement):
             "sealed_floor": receipt["measured_launch_floor"], "measured_launch_floor": judgement.floor,
             "headline_all_planned": count_classes(verdicts.values()), "headline_scoped": count_classes(scoped),
             "headline_sealed": receipt["headline"], "changed": changed,
-            "verdicts": {task: {"class": v.klass, "reason": v.reason, "detail": v.detail, "excluded": list_excluded(judgement, task)}
-                         for task, v in verdicts.items()}}
+            "verdicts": {task: {"class": v.klass, "reason": v.reason, "detail": v.detail,
+                                "excluded": list_excluded(judgement, task)} for task, v in verdicts.items()}}
 
 
 # All floors --------------------------------------------------------------------------------------------------------
@@ -110,14 +112,16 @@ def make_receipt(run, receipt, judgement):
 
 def describe_floors(run, frozen, receipt, tasks):
     """A line per task: its class by floor, ranges of equal class together."""
-    floors = sorted({floor for data in tasks.values() for step in data.steps.values() if step.cell for floor in list_floors(step.cell)})
+    cells = [step.cell for data in tasks.values() for step in data.steps.values() if step.cell]
+    floors = sorted({floor for cell in cells for floor in list_floors(cell)})
     judged = {floor: judge_floor(run, frozen, receipt, tasks, floor).verdicts for floor in floors}
     for task in tasks:
         classes = [judged[floor][task].klass for floor in floors]
         starts = [place for place, klass in enumerate(classes) if place == 0 or klass != classes[place - 1]]
         lasts = [floors[place] - 1 for place in starts[1:]] + [""]
-        yield f"{task:<20} " + "   ".join(f"{floors[place]}: {classes[place]}" if floors[place] == last else f"{floors[place]}..{last}: {classes[place]}"
-                                          for place, last in zip(starts, lasts))
+        ranges = [(floors[start], last, classes[start]) for start, last in zip(starts, lasts)]
+        yield f"{task:<20} " + "   ".join(f"{first}: {klass}" if first == last else f"{first}..{last}: {klass}"
+                                          for first, last, klass in ranges)
 
 
 def main(argv):
@@ -138,7 +142,8 @@ def main(argv):
         print("\n".join(describe_floors(run, frozen, receipt, tasks)))
         return
     judgement = judge_floor(run, frozen, receipt, tasks, options.floor)
-    out = write_derived(run, (options.out or run.with_name(f"{run.name}-floor{options.floor}")).absolute(), frozen, receipt, judgement)
+    place = (options.out or run.with_name(f"{run.name}-floor{options.floor}")).absolute()
+    out = write_derived(run, place, frozen, receipt, judgement)
     derived = read_json(out / RECEIPT)
     print(f"{out}\nfloor {options.floor}, sealed at {derived['sealed_floor']}; changed: "
           + (", ".join(f"{task} {change}" for task, change in derived["changed"].items()) or "none"))

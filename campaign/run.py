@@ -3,8 +3,8 @@
 
 USAGE    campaign/run.py MANIFEST [--run DIR]       make campaign MANIFEST=campaign/manifests/host_rlc.yaml [RUN=runs/NAME]
          campaign/run.py --run DIR                  make campaign RUN=runs/NAME: goes on where it was killed
-INPUT    The manifest is frozen first (prepare.py); DEVICES or the vendor's variable selects the device; PYTHON; WARM=0: each process
-         imports everything by itself (worker.py).
+INPUT    The manifest is frozen first (prepare.py); DEVICES or the vendor's variable selects the device; PYTHON; WARM=0: each
+         process imports everything by itself (worker.py).
 OUTPUT   DIR (default runs/<name>-<UTC stamp>), sealed at its end: receipt.json, matrix.csv, rows.csv, report.md, FILES,
          SHA256SUMS, and the evidence of each step (layout.py). On stdout each check, each step as it ends, the headline.
 ORDER    canaries: correctness, round a; a canary that does not show what it must stops the campaign
@@ -42,7 +42,8 @@ from common.errors import BAD_RESULT, REFUSED, USAGE, UserError, run_main
 from common.inputs import check_cache_place, check_choice
 from common.interrupts import Interrupts
 from common.process import end_tagged
-from common.state import claim_directory, hold_lock, link_latest, read_json, read_marker, remove_marker, utc_now, utc_stamp, write_json_atomic
+from common.state import (claim_directory, hold_lock, link_latest, read_json, read_marker, remove_marker, utc_now, utc_stamp,
+                          write_json_atomic)
 from common.trees import ROOT, find_commit
 from warm.pool import make_pool
 
@@ -107,7 +108,8 @@ def start_run(run, frozen, context):
     write_json_atomic(run / layout.CAMPAIGN, {
         "schema": layout.SCHEMA, "run_id": run_id, "frozen": name_frozen(frozen), "started": utc_now(),
         "devices": context.facts, "host": platform.node(), "kernel": platform.release(),
-        "source": {"repo": frozen.manifest.source.repo, "tree": str(context.tree), "commit": find_commit(context.tree, context.environ)},
+        "source": {"repo": frozen.manifest.source.repo, "tree": str(context.tree),
+                   "commit": find_commit(context.tree, context.environ)},
         "switches": list_callers_switches(context.environ, frozen.manifest),
         "project_commit": find_commit(ROOT, {}), "versions": preflight.read_versions(context.python, context.environ)})
     return run_id
@@ -184,14 +186,15 @@ def report_step(session, step):
 
 
 def must_repeat(session, running):
-    """True for a step that was lost with its warm parent, and for a timed one that met a throttled device for the first time, whose
-    marker is taken away."""
+    """True for a step that was lost with its warm parent, and for a timed one that met a throttled device for the first time,
+    whose marker is taken away."""
     step = running.step
     if running.is_lost:
         print(f"{step.name}: its warm parent ended; once more, as a plain process", flush=True)
         return True
     marker = read_marker(layout.step_dir(session.run, step))
-    if not marker or step.is_tests or step.is_recording or not session.frozen.manifest.has_times or marker["attempt"] > THROTTLE_RETRIES:
+    is_timed = not (step.is_tests or step.is_recording) and session.frozen.manifest.has_times
+    if not marker or not is_timed or marker["attempt"] > THROTTLE_RETRIES:
         return False
     if not (is_throttled(marker["device_before"]) or is_throttled(marker["device_after"])):
         return False
@@ -263,7 +266,8 @@ def main(argv):
     if manifest.device.vendor == "host":
         environ.setdefault("HOST_TARGET", "cuda:90")
     # Sorted: tasks are bound to devices by their order, and one who goes on may name them in another.
-    devices = sorted(select_devices(environ, python), key=lambda device: device.name)[:1 if manifest.device.vendor == "host" else None]
+    most = 1 if manifest.device.vendor == "host" else None
+    devices = sorted(select_devices(environ, python), key=lambda device: device.name)[:most]
     context = preflight.Context(run, frozen, prepare.find_manifest_tree(manifest, environ), devices,
                                 {device.name: describe_device(device, environ) for device in devices}, python, environ)
     run.parent.mkdir(parents=True, exist_ok=True)
@@ -287,7 +291,8 @@ def main(argv):
         judgement, digest = seal.seal_run(run, frozen, {device.name: describe_device(device, environ) for device in devices})
         lock.unlink(missing_ok=True)
     link_latest(run.parent / "latest-campaign", run)
-    print(f"sealed: {run}\nSHA256SUMS {digest}\n" + " ".join(f"{k}={n}" for k, n in count_classes(judgement.verdicts.values()).items()))
+    counts = " ".join(f"{k}={n}" for k, n in count_classes(judgement.verdicts.values()).items())
+    print(f"sealed: {run}\nSHA256SUMS {digest}\n{counts}")
     return BAD_RESULT if any(v.klass in "FR" for v in judgement.verdicts.values()) else 0
 
 

@@ -34,8 +34,8 @@ def seal_run(run, frozen, devices_end):
     if (run / SUMS).exists():
         raise UserError(f"{run}: is sealed already", INTEGRITY)
     if digest_tools() != frozen.tools:
-        raise UserError(f"{run}: the tools changed while the campaign ran; restore those that were frozen (frozen/tools.json), then: "
-                        f"campaign/run.py --run {run}", INTEGRITY)
+        raise UserError(f"{run}: the tools changed while the campaign ran; restore those that were frozen (frozen/tools.json), "
+                        f"then: campaign/run.py --run {run}", INTEGRITY)
     clear_leftovers(run)
     judgement = judge_run(run, frozen, frozen.manifest.measured_launch_floor)
     for name, text in make_texts(judgement, frozen).items():
@@ -72,8 +72,8 @@ def describe_judgement(judgement):
     """The part of a receipt that follows from the evidence."""
     return {"measured_launch_floor": judgement.floor, "headline": count_classes(judgement.verdicts.values()),
             "planned_rows": judgement.planned, "noise": vars(judgement.noise) if judgement.noise else None,
-            "verdicts": {task: {"class": v.klass, "reason": v.reason, "detail": v.detail, "excluded": list_excluded(judgement, task)}
-                         for task, v in judgement.verdicts.items()}}
+            "verdicts": {task: {"class": v.klass, "reason": v.reason, "detail": v.detail,
+                                "excluded": list_excluded(judgement, task)} for task, v in judgement.verdicts.items()}}
 
 
 def list_excluded(judgement, task):
@@ -86,8 +86,8 @@ def list_excluded(judgement, task):
 
 
 def clear_leftovers(run):
-    """What killed processes left: caches of attempts, warm parents' folders, half-written files, an earlier seal that did not end; and empty
-    directories, which no list of files could name."""
+    """What killed processes left: caches of attempts, warm parents' folders, half-written files, an earlier seal that did not
+    end; and empty directories, which no list of files could name."""
     for folder in (run / ".warm", *run.glob(f"{layout.TASKS}/*/*/*/attempts/*/cache")):
         shutil.rmtree(folder, ignore_errors=True)
     for path in list(run.rglob("*.tmp")) + list(run.rglob("__pycache__")):
@@ -124,7 +124,8 @@ def refuse_writers(run):
         try:
             target = os.readlink(link)
             if target.startswith(root) and int(read_flags(link), 8) & os.O_ACCMODE != os.O_RDONLY:
-                raise UserError(f"{target}: process {link.parts[2]} still writes it; end it, then: campaign/run.py --run {run}", REFUSED)
+                raise UserError(f"{target}: process {link.parts[2]} still writes it; end it, then: campaign/run.py --run {run}",
+                                REFUSED)
         except (OSError, ValueError):
             continue  # gone meanwhile, or another user's
 

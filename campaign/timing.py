@@ -115,7 +115,8 @@ def measure_noise(times_by_task, identical, rules, shifts_by_task):
     rate = alarms / len(found) if found else None
     is_usable = len(placebo) > 1 and not (alarms > 1 and rate > 2 * (1 - rules.level))
     return replace(base, null_rows=len(found), null_bias=statistics.fmean(nulls) if nulls else None,
-                   null_sigma=statistics.stdev(nulls) if len(nulls) > 1 else None, alarms=alarms, alarm_rate=rate, is_usable=is_usable)
+                   null_sigma=statistics.stdev(nulls) if len(nulls) > 1 else None,
+                   alarms=alarms, alarm_rate=rate, is_usable=is_usable)
 
 
 def find_variance(placebo, logs, shift):
@@ -220,7 +221,8 @@ def judge_task(times, rows, noise, rules, shifts):
     sigma, freedom = moderate(find_task_variance(times, shifts), noise.task_sigma, noise.task_freedom, rules.min_noise)
     logs = list_task_logs(times, "candidate")
     per_round = {round_: list_task_logs(times, "candidate", (round_,)) for round_ in ("a", "b")}
-    directions = [find_round_direction(each, list_task_logs(times, "mask0", (round_,)), shift, find_reach(sigma, freedom, rules.level), rules)
+    reach = find_reach(sigma, freedom, rules.level)
+    directions = [find_round_direction(each, list_task_logs(times, "mask0", (round_,)), shift, reach, rules)
                   for round_, each in per_round.items()]
     standing = [row for row in rows if row.adjusted is not None and row.adjusted < 1 - rules.level]
     return Timing("ok", "", *(math.exp(statistics.fmean(each)) for each in per_round.values()),

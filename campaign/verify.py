@@ -51,7 +51,8 @@ def check_files(run, expected=None):
             raise ValueError("is cut, or names a file twice")
     except (OSError, ValueError) as error:
         return [f"{SUMS}: cannot be read ({error})"]
-    problems = [f"changed {SUMS}: its digest is {sha256_file(run / SUMS)}"] if expected not in (None, sha256_file(run / SUMS)) else []
+    digest = sha256_file(run / SUMS)
+    problems = [f"changed {SUMS}: its digest is {digest}"] if expected not in (None, digest) else []
     found, odd = walk_run(run)
     problems += odd
     problems += [f"missing {name}" for name in sorted({*sums, *ESSENTIAL} - found)]
@@ -63,8 +64,8 @@ def check_files(run, expected=None):
 
 
 def parse_sum(line):
-    digest, name = line[:DIGEST_LENGTH], line[DIGEST_LENGTH + 2:]
-    if line[DIGEST_LENGTH:DIGEST_LENGTH + 2] != "  " or not name or "\r" in name or name.startswith("/") or ".." in Path(name).parts:
+    digest, gap, name = line[:DIGEST_LENGTH], line[DIGEST_LENGTH:DIGEST_LENGTH + 2], line[DIGEST_LENGTH + 2:]
+    if gap != "  " or not name or "\r" in name or name.startswith("/") or ".." in Path(name).parts:
         raise ValueError(f"no line of sha256sum: {line[:80]!r}")
     return name, digest
 
@@ -100,8 +101,9 @@ def check_content(run):
     frozen = layout.read_frozen(run / layout.FROZEN)
     judgement = judge_run(run, frozen, frozen.manifest.measured_launch_floor)
     for name, text in make_texts(judgement, frozen).items():
-        if (run / name).read_text(encoding="utf-8") != text:
-            problems.append(f"{name}: says other than the evidence: {find_difference((run / name).read_text(encoding='utf-8'), text)}")
+        sealed = (run / name).read_text(encoding="utf-8")
+        if sealed != text:
+            problems.append(f"{name}: says other than the evidence: {find_difference(sealed, text)}")
     for key, value in list_expected(run, frozen, judgement).items():
         if receipt.get(key) != value:
             problems.append(f"{RECEIPT}: {key}: says {str(receipt.get(key))[:100]}, the evidence {str(value)[:100]}")
@@ -113,7 +115,8 @@ def check_content(run):
 def list_expected(run, frozen, judgement):
     """{key: value} of a receipt that follow from other files of the run."""
     campaign = read_json(run / layout.CAMPAIGN) or {}
-    copied = {key: campaign.get(key) for key in ("run_id", "frozen", "started", "devices", "host", "kernel", "source", "versions", "project_commit", "switches")}
+    copied = {key: campaign.get(key) for key in ("run_id", "frozen", "started", "devices", "host", "kernel", "source", "versions",
+                                                 "project_commit", "switches")}
     known = {"name": frozen.manifest.name, "manifest_sha256": sha256_file(run / "frozen" / "manifest.yaml"),
              "task_matrix_sha256": sha256_file(run / "frozen" / "tasks.json"), "tools": frozen.tools,
              "production_default_policy": frozen.manifest.production_default_policy}

@@ -32,14 +32,15 @@ from warm.client import LOST, PLAIN
 
 GRACE_S = 10.0
 # Of the caller's environment these never reach a step: they would change what is run.
-UNSET = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR", "FLAGGEMS_DB_URL", "RUN_DIR", "REPLAY_FROM",
-         "SHAPES", "DEVICE", "HOST_TARGET", "ATTEMPT", "FALLBACK", "IR_META", "RUN_PYTEST", "DEVICES", "PYTHONHASHSEED")
+UNSET = ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR", "FLAGGEMS_DB_URL", "RUN_DIR",
+         "REPLAY_FROM", "SHAPES", "DEVICE", "HOST_TARGET", "ATTEMPT", "FALLBACK", "IR_META", "RUN_PYTEST", "DEVICES",
+         "PYTHONHASHSEED")
 
 
 @dataclass(frozen=True)
 class Session:
-    """What all steps of a run share. `probe`: a function that describes the state of a device now. `interrupts` (common/interrupts.py):
-    counted while steps run. `pool`: the warm parents (warm/pool.py), or None."""
+    """What all steps of a run share. `probe`: a function that describes the state of a device now. `interrupts`
+    (common/interrupts.py): counted while steps run. `pool`: the warm parents (warm/pool.py), or None."""
     run: Path
     run_id: str
     frozen: object
@@ -61,18 +62,20 @@ def list_settings(session, step):
     """{variable: value} that makes the step what it is; all else is the caller's environment without knobs."""
     manifest, task = session.frozen.manifest, session.frozen.tasks[step.task]
     timing = manifest.timing
-    settings = {"REPO": manifest.source.repo, "PYTHON": session.python, "TUNER_CACHE": "isolated", "SEED": "0", "DTYPES": ",".join(task["dtypes"]),
-                "DEVICE": session.device_of(step.task).name}
+    settings = {"REPO": manifest.source.repo, "PYTHON": session.python, "TUNER_CACHE": "isolated", "SEED": "0",
+                "DTYPES": ",".join(task["dtypes"]), "DEVICE": session.device_of(step.task).name}
     if manifest.source.repo in VARIABLES:
         settings[VARIABLES[manifest.source.repo]] = str(session.tree)
     if step.is_tests:
         words = [*manifest.correctness_options.split(), *(["-k", task["k"]] if task["k"] else [])]
         settings |= {"SUITE": "tests", "PYTEST_EXTRA": " ".join(words)}
     else:
-        settings |= {"SUITE": "benchmark", "IR_META": str(int(not step.is_recording)), "MODE": "kernel", "LEVEL": timing.level, "CHECK_SHAPES": "0"}
+        settings |= {"SUITE": "benchmark", "IR_META": str(int(not step.is_recording)), "MODE": "kernel", "LEVEL": timing.level,
+                     "CHECK_SHAPES": "0"}
         if manifest.has_times:
             settings |= {"TIMER": timing.timer, "CACHE": timing.cache}
-        settings |= {name: str(value) for name, value in (("WARMUP_MS", timing.warmup_ms), ("ITER_MS", timing.iter_ms)) if value is not None}
+        lengths = {"WARMUP_MS": timing.warmup_ms, "ITER_MS": timing.iter_ms}
+        settings |= {name: str(value) for name, value in lengths.items() if value is not None}
         if (session.run / "frozen" / SHAPES).exists():
             settings["SHAPES"] = str(session.run / "frozen" / SHAPES)
         if not step.is_recording:
@@ -125,7 +128,8 @@ def make_environment(session, device, settings):
 
 def write_command(session, step, settings):
     """command.txt: the step by hand, with a run directory of its own."""
-    shown = {**apply_changes({}, child_environment(session.device_of(step.task), {}, session.frozen.manifest.jobs)), **settings, "RUN_DIR": "/tmp/one-cell"}
+    device = child_environment(session.device_of(step.task), {}, session.frozen.manifest.jobs)
+    shown = {**apply_changes({}, device), **settings, "RUN_DIR": "/tmp/one-cell"}
     words = [f"{name}={shlex.quote(value)}" for name, value in sorted(shown.items())]
     command = ["./run_pytest.sh", session.frozen.tasks[step.task]["op"], *list_nodes(session, step)]
     write_text_atomic(step_dir(session.run, step) / "command.txt",
@@ -133,8 +137,8 @@ def write_command(session, step, settings):
 
 
 class RunningStep:
-    """A step that runs. advance() is True once it has ended and its marker is written; `is_lost`: it ended with its warm parent, and
-    has none."""
+    """A step that runs. advance() is True once it has ended and its marker is written; `is_lost`: it ended with its warm parent,
+    and has none."""
 
     def __init__(self, session, step):
         self.session, self.step = session, step
@@ -188,16 +192,16 @@ class RunningStep:
                      device_before=self.before, device_after=self.session.probe(self.device))
 
     def find_status(self):
-        """(status, detail). UserError REFUSED where run_pytest.sh refused to start, or could not write (a full disk): that is no outcome
-        of the task."""
+        """(status, detail). UserError REFUSED where run_pytest.sh refused to start, or could not write (a full disk): that is
+        no outcome of the task."""
         if self.is_late:
             return "timeout", f"stopped at its limit of {self.limit} s"
         said = (self.folder / "driver.log").read_text(encoding="utf-8", errors="replace").strip().splitlines() or [""]
         if not self.run_dir.is_dir():
             raise UserError(f"{self.step.name}: run_pytest.sh did not start: {said[-1]}", REFUSED)
         if 0 <= self.child.returncode <= 128 and not (self.run_dir / "exit.json").exists():     # it writes it but after a signal
-            raise UserError(f"{self.step.name}: run_pytest.sh could not write {self.run_dir}/exit.json: {said[-1]}; free some space if the "
-                            f"disk is full: the same command goes on", REFUSED)
+            raise UserError(f"{self.step.name}: run_pytest.sh could not write {self.run_dir}/exit.json: {said[-1]}; free some "
+                            f"space if the disk is full: the same command goes on", REFUSED)
         return describe_end(self.run_dir, self.child.returncode)
 
 

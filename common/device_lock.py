@@ -6,7 +6,8 @@ USAGE    with hold_devices(devices, environ, run) as held:      children get {**
                                                  vendor's variable) and becomes COMMAND; what that leaves running holds on
 INPUT    DEVICES and the vendor's variable (devices.py).  GEMSCREEN_HELD   what a caller of ours holds: not asked for again
          GEMSCREEN_LOCKS   where the locks lie (/tmp: all users of a machine have it, whatever their TMPDIR)
-OUTPUT   /tmp/gemscreen-device-<uuid, or vendor and name>.lock, by flock: {"pid": ..., "host": ..., "started": ..., "directory": ...}
+OUTPUT   /tmp/gemscreen-device-<uuid, or vendor and name>.lock, by flock:
+         {"pid": ..., "host": ..., "started": ..., "directory": ...}
 EXIT     COMMAND's own; 3 naming the device and its holder
 NEEDS    Linux, the standard library; torch in the child that devices.py asks.
 LIMITS   Containers with a /tmp each do not see each other. Programs other than ours do not ask. Host slots are no devices.

@@ -6,7 +6,7 @@ A `.complete` marker holds the digest of these components; a component that diff
     knobs     run_pytest.sh's own            shared    base.py, conftest.py, consts.py, core_shapes.yaml, ... of the tree
     shapes    content of SHAPES              tree      upstream commit, and what differs from it outside benchmark/, tests/
     versions  Python, torch, triton, ...; their builds
-    switches  TRITON_*, FLAGTREE_*, ...      runner    run_pytest.sh (its comments left out), plugins/, warm/, common/*.sh, log_pipe.py
+    switches  TRITON_*, FLAGTREE_*, ...      runner    run_pytest.sh (without comments), plugins/, warm/, common/*.sh, log_pipe.py
     device    host device, or vendor and model   replay    content of the record that is replayed
 
 Requirements: the standard library, git. Limits: of files that git does not track only those with the suffixes
@@ -31,8 +31,8 @@ NOT_MEASURING = ("REPO", "FLAGGEMS_DIR", "FLAGGEMS_VLLM_DIR", "PYTHON", "RUN_DIR
 # benchmark/conftest.py: the choices of --dtypes (FLOAT_DTYPES + INT_DTYPES + BOOL_DTYPES + cfloat).
 DTYPES = ("float16", "float32", "bfloat16", "int16", "int32", "bool", "complex64")
 LEVELS = ("core", "comprehensive")
-SWITCH_PREFIXES = ("TRITON_", "FLAGTREE_", "FLAGGEMS_", "GEMS_", "RLC_", "MLIR_", "LLVM_", "AMDGCN_", "NVPTX_", "PTXAS_", "TORCH_",
-                   "PYTORCH_", "CUBLAS_")
+SWITCH_PREFIXES = ("TRITON_", "FLAGTREE_", "FLAGGEMS_", "GEMS_", "RLC_", "MLIR_", "LLVM_", "AMDGCN_", "NVPTX_", "PTXAS_",
+                   "TORCH_", "PYTORCH_", "CUBLAS_")
 # Of Triton 3.6's those without such a prefix, and what other libraries read. No prefix NVIDIA_: NVIDIA_API_KEY is a secret.
 SWITCH_NAMES = ("ALLOW_LHS_TMEM_LAYOUT_CONVERSION", "DISABLE_LLVM_OPT", "DISABLE_MMA_V3", "DISABLE_MMA_V5", "DISABLE_PTXAS_OPT",
                 "USE_IR_LOC", "NVIDIA_TF32_OVERRIDE", "LD_PRELOAD", "PYTHONPATH")
@@ -98,12 +98,13 @@ def check_choice(variable, value, valid):
 
 
 def check_cache_place(variable, place):
-    """UserError if FlagGems could keep no tuner database below the directory `place`. It puts the path as it is into a URL, in which `?`
-    begins the query: SQLAlchemy opens what stands before it. No other character does harm, and nothing undoes a %3F."""
+    """UserError if FlagGems could keep no tuner database below the directory `place`. It puts the path as it is into a URL, in
+    which `?` begins the query: SQLAlchemy opens what stands before it. No other character does harm, and nothing undoes a
+    %3F."""
     for path in (Path(place).absolute(), Path(place).resolve()):    # run_pytest.sh resolves its run directory
         if "?" in str(path):
-            raise UserError(f"{variable}: {path}: has a `?`, at which the URL of FlagGems' tuner database would end; name another place",
-                            USAGE)
+            raise UserError(f"{variable}: {path}: has a `?`, at which the URL of FlagGems' tuner database would end; "
+                            "name another place", USAGE)
 
 
 def read_versions(python, environ):

@@ -25,7 +25,8 @@ CLOSE_S = 1.0       # seconds that the last holder of the pipe may take to close
 _TABLES = re.compile(rb"SUCCESS  |FAILED[ :]|Operator: |Legend: #|Status  |TIMER: |NOT MEASURED: ")
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 # Operating system and other strings, control sequences, two-character escapes.
-_ESCAPES = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[PX^_][^\x1b]*(?:\x1b\\)?|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]")
+_ESCAPES = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[PX^_][^\x1b]*(?:\x1b\\)?"
+                      rb"|\x1b\[[0-?]*[ -/]*[@-~]|\x1b[ -/]*[0-~]")
 
 
 def strip_codes(line):

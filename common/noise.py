@@ -163,9 +163,11 @@ def _read_method(path, device, timer, cache, figure):
         raise UserError(f"{path}: made on {noise.get('device')}, this is {device}; make one here: make aa OPS=...", REFUSED)
     entry = noise["timers"].get(f"{timer} {cache}")
     if isinstance(entry, dict) and entry.get(figure) is None:
-        raise UserError(f"{path}: too few processes for a band of timer {timer} with {cache} L2; make one of 4 or more: make aa PROCESSES=6 OPS=...", REFUSED)
+        raise UserError(f"{path}: too few processes for a band of timer {timer} with {cache} L2; "
+                        "make one of 4 or more: make aa PROCESSES=6 OPS=...", REFUSED)
     found = (entry or {}).get(figure)
     if found is None:
-        raise UserError(f"{path}: says nothing of timer {timer} with {cache} L2 ({', '.join(noise['timers']) or 'nothing at all'}); "
+        known = ", ".join(noise["timers"]) or "nothing at all"
+        raise UserError(f"{path}: says nothing of timer {timer} with {cache} L2 ({known}); "
                         f"make one: make aa TIMERS={timer} CACHE={cache} OPS=...", REFUSED)
     return found

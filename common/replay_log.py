@@ -15,7 +15,8 @@ HARMLESS = ("used=", "unused=")  # every other outcome of a replay is a launch t
 
 
 def find_replay_fault(run_dir, text, is_recording):
-    """What is wrong with record or replay in `run_dir`, whose run.log is `text`; "" if it recorded, or used the record in every launch."""
+    """What is wrong with record or replay in `run_dir`, whose run.log is `text`; "" if it recorded, or used the record in every
+    launch."""
     record = read_json(run_dir / "autotune.json")
     if not isinstance(record, dict):
         return "autotune.json is missing or broken"

@@ -50,10 +50,12 @@ _SYMBOL = re.compile(r"#\d+")
 _FAILED_ROW = re.compile(r"FAILED: Operator=(\S{1,200}) dtype=(\S{1,100}) row=(\d{1,6}) err=<<<(.*)>>>")
 _FAILED_UPSTREAM = re.compile(r"FAILED: Operator=(\S{1,200}) dtype=(\S{1,100}) err=<<<(.*?)(?:>>>|$)")
 _TIMER = re.compile(r"TIMER: Operator=(\S{1,200}) dtype=(\S{1,100}) row=(\d{1,6}) timer=(\w+) cache=(\w+)(.*?) reason=<<<(.*)>>>")
-_TIMER_FIGURES = {name: re.compile(rf" {name}=(\d{{1,12}}(?:\.\d{{1,12}})?(?:e[+-]?\d{{1,3}})?)(?: |$)") for name in ("host_us", "gap_us", "nodes")}
+_TIMER_FIGURES = {name: re.compile(rf" {name}=(\d{{1,12}}(?:\.\d{{1,12}})?(?:e[+-]?\d{{1,3}})?)(?: |$)")
+                  for name in ("host_us", "gap_us", "nodes")}
 _NOT_MEASURED = re.compile(r"NOT MEASURED: Operator=(\S{1,200}) dtype=(\S{1,100}) reason=<<<(.*)>>>")
 _BANNER_LINE = re.compile(r"(\w+): ?(.*)")
-_LAST_WORDS = re.compile(r"(?:E  +)?((?:[A-Za-z_][\w.]{0,200})?(?:Error|Exception|Interrupt|Exit)(?::.*|$))|.{0,100}?: error: (.*)")
+_LAST_WORDS = re.compile(r"(?:E  +)?((?:[A-Za-z_][\w.]{0,200})?(?:Error|Exception|Interrupt|Exit)(?::.*|$))"
+                         r"|.{0,100}?: error: (.*)")
 _EXCEPTION = re.compile(r"(?:E  |INTERNALERROR>) +[\w.]{0,200}(?:Error|Exception|Interrupt|Exit)\b")
 
 

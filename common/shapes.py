@@ -3,7 +3,8 @@
     SHAPES=core            a set of ops/shapes/: merged over the tree's own into runs/shapes/core-main.yaml
     SHAPES=my/shapes.yaml  a file: refused if it would break benchmarks of the tree (it lacks a class key, say)
 
-`python -m common.shapes VALUE REPO TREE FOLDER` prints that file's path. The work is ops/merge_shapes.py's, in a process of its own: it reads the tree's sources.
+`python -m common.shapes VALUE REPO TREE FOLDER` prints that file's path. The work is ops/merge_shapes.py's, in a process of its
+own: it reads the tree's sources.
 """
 import subprocess
 import sys

@@ -104,7 +104,8 @@ def read_marker(directory):
     marker = read_json(Path(directory) / MARKER)
     if not isinstance(marker, dict) or marker.get("schema") != SCHEMA or "status" not in marker:
         return None
-    is_whole = all(isinstance(marker[name], kind) and not isinstance(marker[name], bool) for name, kind in FIELDS.items() if name in marker)
+    is_whole = all(isinstance(marker[name], kind) and not isinstance(marker[name], bool)
+                   for name, kind in FIELDS.items() if name in marker)
     return marker if is_whole and all(0 <= marker.get(name, 0) < float("inf") for name in ("seconds", "timeout")) else None
 
 

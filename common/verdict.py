@@ -96,7 +96,8 @@ def decide(figures, band, alpha):
         return replace(figures, verdict="slower", reason=f"p={figures.p_value:.2g}")
     if significant:
         return replace(figures, verdict="ambiguous", reason=f"a difference, but not beyond the band of {band:.1%}")
-    return replace(figures, verdict="ambiguous", reason=f"effects below {figures.mde:.1%} cannot be seen in {figures.rounds} rounds{launch}")
+    why = f"effects below {figures.mde:.1%} cannot be seen in {figures.rounds} rounds{launch}"
+    return replace(figures, verdict="ambiguous", reason=why)
 
 
 def adjust_bh(p_values, planned=None):

@@ -29,8 +29,10 @@ def pad(text):
     return lambda match: text.rjust(len(match[0]))
 
 
-EVEN_OUT = ((re.compile(r"\b20\d{6}T\d{6}Z"), "20261130T060000Z"), (re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "2026-11-30T06:00:00Z"),
-            (re.compile(r" +\d+\.\d s\b"), pad("7.0 s")), (re.compile(r"in \d+\.\d+s"), "in 7.00s"), (re.compile(r"\b(?:\d+ MB|\d+ GB)\b"), "70 GB"),
+EVEN_OUT = ((re.compile(r"\b20\d{6}T\d{6}Z"), "20261130T060000Z"),
+            (re.compile(r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "2026-11-30T06:00:00Z"),
+            (re.compile(r" +\d+\.\d s\b"), pad("7.0 s")), (re.compile(r"in \d+\.\d+s"), "in 7.00s"),
+            (re.compile(r"\b(?:\d+ MB|\d+ GB)\b"), "70 GB"),
             (re.compile(r"^=+( .* in 7\.00s )=+$", re.M), lambda match: match[1].center(120, "=")),      # pytest's last line
             (re.compile(r"(?<=^SUCCESS) +\d\S+(?= +\d)", re.M), pad("0.010000")),      # run.log: the base's latency, then ours
             (re.compile(r"(?<=\b0\.010000) +\d\S+", re.M), pad("7.000000")),
@@ -56,7 +58,8 @@ def run_command(command, clone, home):
     environ |= {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     done = subprocess.run(["bash", "-c", command], cwd=clone, env=environ, text=True, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT)
-    text = done.stdout.replace(str(clone), "/home/you/gemscreen").replace(str(ROOT), "/home/you/gemscreen").replace(str(home), "/home/you")
+    text = done.stdout.replace(str(clone), "/home/you/gemscreen").replace(str(ROOT), "/home/you/gemscreen")
+    text = text.replace(str(home), "/home/you")
     for pattern, stands_for in EVEN_OUT:
         text = pattern.sub(stands_for, text)
     return text.rstrip("\n"), done.returncode
@@ -97,7 +100,8 @@ if __name__ == "__main__":
     sessions = [folder / name for name in sys.argv[1:]] or sorted(folder.glob("*.txt"))
     missing = [path for path in sessions if not path.is_file()]
     if missing:
-        sys.exit(f"refresh.py: error: {missing[0]}: no such session; there are {', '.join(sorted(path.name for path in folder.glob('*.txt')))}")
+        known = ", ".join(sorted(path.name for path in folder.glob("*.txt")))
+        sys.exit(f"refresh.py: error: {missing[0]}: no such session; there are {known}")
     surprises = [line for session in sessions for line in refresh(session)]
     print(*surprises, sep="\n", end="\n" if surprises else "", file=sys.stderr)
     sys.exit(1 if surprises else 0)

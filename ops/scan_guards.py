@@ -92,7 +92,8 @@ def read_old(path):
 def list_guards(guards):
     for file, found in guards.items():
         for guard in found:
-            print(f"{'pure  ' if guard.pure else 'joined'} {file}:{guard.line}  {guard.form} {guard.scope or '-'}  {guard.reason!r}")
+            kind = "pure  " if guard.pure else "joined"
+            print(f"{kind} {file}:{guard.line}  {guard.form} {guard.scope or '-'}  {guard.reason!r}")
 
 
 def rebuild_pins(repo, tree, out):

@@ -6,7 +6,7 @@ PURPOSE  Says for every Benchmark object of a tree whether it reads the shape fi
 USAGE    ops/scan_shapes.py [--repo REPO] [--tree DIR] [--out FILE]       FILE: default ops/shape_uses.csv
            without --tree: every repo that has one (FLAGGEMS_DIR, FLAGGEMS_VLLM_DIR), else the sample tree
 INPUT    benchmark/**.py of the tree, parsed and never imported; ops/shape_hand.csv.
-OUTPUT   The file, with this repo's rows new and the other repos' as they were (ops/reading/shape_uses.py describes it). On stdout:
+OUTPUT   The file, with this repo's rows new and the others' as they were (ops/reading/shape_uses.py describes it). On stdout:
            ops/shape_uses.csv: main: 1091 uses; 265 set their own shapes, 826 read the file; of these 44 are not checked
 EXIT     0 done, 2 usage.  NEEDS PyYAML.  FlagGems at ed2508b: 3 s.  LIMITS those of scan_tests.py and shape_form.py.
 """
@@ -25,7 +25,8 @@ from common.errors import UserError, run_main  # noqa: E402
 from ops.reading import shape_uses  # noqa: E402
 from ops.reading.scan_benches import BenchReader  # noqa: E402
 from ops.reading.scan_source import MAX_DEPTH, flatten, is_call, last_name, parse_module  # noqa: E402
-from ops.reading.scan_tests import find_test_files, is_test_class, is_test_function, parametrized_scope, read_decorators  # noqa: E402
+from ops.reading.scan_tests import (find_test_files, is_test_class, is_test_function, parametrized_scope,  # noqa: E402
+                                    read_decorators)
 from ops.reading.shape_form import Form, Tracer, join_forms, mentions_shapes  # noqa: E402
 from ops.reading.shape_uses import Use  # noqa: E402
 from ops.reading.targets import choose_targets  # noqa: E402

@@ -42,7 +42,8 @@ def zeros_where_large(function, name):
         if kwargs.get("out") is not None or math.prod(size) < LARGE or not all(isinstance(each, int) for each in size):
             return function(*args, **kwargs)
         dtype = kwargs.get("dtype") or (torch.int64 if name == "randint" else None)
-        return torch.zeros(tuple(size), dtype=dtype, device=kwargs.get("device"), requires_grad=kwargs.get("requires_grad", False))
+        requires_grad = kwargs.get("requires_grad", False)
+        return torch.zeros(tuple(size), dtype=dtype, device=kwargs.get("device"), requires_grad=requires_grad)
 
     return make
 

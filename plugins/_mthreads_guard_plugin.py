@@ -12,7 +12,8 @@ Does:    nothing unless FlagGems has dispatched to the vendor mthreads. Then a g
          torch.cuda.is_available itself is left as it is: other code is right to ask it.
          A test that runs only because of this plugin, or whose file picks "cpu" where there is no CUDA, fails if all
          tensors of a measurement are on the CPU: that figure would not be the card's.
-Output:  mthreads guard: dropped 'CUDA required' from benchmark/test_x.py::test_x, 12 cases (verified 2026-10-09 on MTT S5000 at ed2508b)
+Output:  mthreads guard: dropped 'CUDA required' from benchmark/test_x.py::test_x, 12 cases (verified 2026-10-09 on MTT S5000
+             at ed2508b)
          mthreads guard: kept 'CUDA required' on benchmark/test_y.py::test_y: joined with another check: not (... and SM90)
          mthreads guard: 3 guards have a pin that is not verified and stay: benchmark/test_fft.py 'CUDA is not available', ...
 Left in place deliberately, whatever a pin says:
@@ -211,7 +212,8 @@ class GuardDropper:
                     self.freed.add(self.watched)
                     return True
                 if pin is not None:
-                    say(f"kept {guard.reason!r} in {self.relate(path)}:{guard.line}: joined with another check: {guard.condition}")
+                    place = f"{self.relate(path)}:{guard.line}"
+                    say(f"kept {guard.reason!r} in {place}: joined with another check: {guard.condition}")
         return False
 
     # -- measurements on the CPU

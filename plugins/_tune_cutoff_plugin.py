@@ -45,7 +45,8 @@ GRAPHS = "triton_cuda_graph_replay_v1"      # FlagGems' name for do_bench_cudagr
 def pytest_collection_finish(session):
     """Once whoever wants to has imported Triton."""
     autotuner = getattr(sys.modules.get("triton.runtime.autotuner"), "Autotuner", None)
-    is_off = os.environ.get("TUNE_CUTOFF") == "0" or os.environ.get("HOST_TARGET") or os.environ.get("GEMS_VENDOR", "nvidia") != "nvidia"
+    is_nvidia = os.environ.get("GEMS_VENDOR", "nvidia") == "nvidia"
+    is_off = os.environ.get("TUNE_CUTOFF") == "0" or os.environ.get("HOST_TARGET") or not is_nvidia
     if is_off or not hasattr(autotuner, "do_bench"):
         return
     cutoff = Cutoff(time_launch, capture)
@@ -71,7 +72,9 @@ class Cutoff:
         time_fully, protocol = tuner.do_bench, getattr(tuner, "benchmark_protocol", None)
         time_likely = functools.partial(self.replay, protocol) if getattr(protocol, "implementation", None) == GRAPHS else \
             functools.partial(self.launch, time_fully)
-        time_short = functools.partial(self.time_in_parts, time_fully) if getattr(tuner, "_do_bench", True) is None else time_fully
+        time_short = time_fully
+        if getattr(tuner, "_do_bench", True) is None:
+            time_short = functools.partial(self.time_in_parts, time_fully)
         tuner.do_bench = functools.partial(self.try_config, time_fully, time_short, time_likely)
         began = time.perf_counter()
         try:
@@ -150,7 +153,8 @@ def find_quantile(times, share):
 
 
 def time_launch(call):
-    """(ms between two events around call(), on the device of Triton's driver, less `host`; `host`: ms until call() returned). Waits."""
+    """(ms between two events around call(), on the device of Triton's driver, less `host`; `host`: ms until call() returned).
+    Waits."""
     from triton.runtime import driver
 
     device = driver.active.get_device_interface()

@@ -1,8 +1,8 @@
-"""pytest plugin: a LibTuner's sweep asks its database once and writes its timings at once, instead of two questions and a commit a trial.
+"""pytest plugin: a LibTuner's sweep asks its database once and writes its timings at once, instead of both at each trial.
 
-Purpose  FlagGems keeps each trial's timing in SQLite: a SELECT before it, a SELECT, an INSERT and a commit, which waits for the disk
-         three times, after it. Of mm on an H200 (5,478 trials) that was 5.4 ms for each trial, 29 of 152 s; a short kernel's trial
-         itself takes 2 ms.
+Purpose  FlagGems keeps each trial's timing in SQLite: a SELECT before it, a SELECT, an INSERT and a commit, which waits for the
+         disk three times, after it. Of mm on an H200 (5,478 trials) that was 5.4 ms for each trial, 29 of 152 s; a short
+         kernel's trial itself takes 2 ms.
 Use      PYTHONPATH=plugins python -m pytest -p _tune_database_plugin NODE ...
 How      The database's timings of a sweep are read at its first question. Its own are kept until its winner is stored, the test
          ends or WRITE_SECONDS have passed, and then written in one transaction, before the winner. What the tables are called,
@@ -110,7 +110,8 @@ class Sweep:
                 question = sqlalchemy.select(table).where(*(table.c[name] == value for name, value in self.keys.items()))
                 with self.cache.model.engine.connect() as connection:
                     rows = connection.execute(question).mappings().all()
-            self.found[tuple(columns)] = {tuple(row[name] for name in columns): tuple(row[name] for name in TIMES) for row in rows}
+            self.found[tuple(columns)] = {tuple(row[name] for name in columns): tuple(row[name] for name in TIMES)
+                                          for row in rows}
         return self.found[tuple(columns)]
 
     def write(self):
@@ -119,7 +120,8 @@ class Sweep:
 
         for rows in self.unwritten.values():
             columns = {name: value for name, value in rows[0].items() if name not in TIMES}
-            table = self.cache.model.get_sql_model(self.cache.table_name, columns, {name: rows[0][name] for name in TIMES}).__table__
+            times = {name: rows[0][name] for name in TIMES}
+            table = self.cache.model.get_sql_model(self.cache.table_name, columns, times).__table__
             with self.cache.model.engine.begin() as connection:
                 connection.execute(sqlalchemy.insert(table).prefix_with("OR IGNORE"), rows)
         self.unwritten, self.written = {}, time.monotonic()

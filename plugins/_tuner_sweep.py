@@ -1,7 +1,7 @@
 """When a tuner is about to try several configurations, and which: for plugins that compile or time them in their own way.
 
-    watch_sweeps(begin, wrap)     begin(tuner, args, meta, configs) is called before the first trial of a sweep, wrap(trial, tuner,
-                                  *args, config=..., **meta) in place of each of its trials; both may be left out
+    watch_sweeps(begin, wrap)     begin(tuner, args, meta, configs) is called before the first trial of a sweep, wrap(trial,
+                                  tuner, *args, config=..., **meta) in place of each of its trials; both may be left out
 
 What derives from Triton's Autotuner, as FlagGems' LibTuner, is seen too. A trial of a configuration that is not one of those that
 prune_configs() last left, each once, belongs to no sweep: a search makes its own, a single one is timed by hand. A sweep whose

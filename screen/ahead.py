@@ -122,8 +122,8 @@ class Ahead:
             return
         self._has_failed = True
         errors = parse_runlog(self._folder / f"{name}.log").errors or ["it does not say why"]
-        self._notes.append(f"compile-ahead: {name}: its pass ended with exit status {child.returncode} ({errors[-1][:200].strip()}); what it "
-                           "did not compile, the operator will; said once")
+        self._notes.append(f"compile-ahead: {name}: its pass ended with exit status {child.returncode} "
+                           f"({errors[-1][:200].strip()}); what it did not compile, the operator will; said once")
 
     def _start(self, device, task):
         row, host = task.row, Device("host:ahead", HOST)
@@ -142,8 +142,9 @@ class Ahead:
         stands_for = {**screen.environ, "HOST_TARGET": self._target, "OMP_NUM_THREADS": "1"}
         return make_environ(replace(screen, environ=stands_for), row.repo, host) | dict.fromkeys(NO_KNOBS, "") | {
             "HOST_ANY_VERSION": "1",     # the list is of versions whose kernels are executed right: nothing is executed
-            "RUN_DIR": str(folder), "COMPILE_LOCKS": str(self._locks), "DTYPES": ",".join(task.step.dtypes), "SHAPES": screen.shapes.get(row.repo, ""),
-            "CHECK_SHAPES": "0", "HOST_MODE": "compile", "COMPILE_PASS": "1", "PLUGINS": PLUGINS, "TUNER_CACHE": "shared",
+            "RUN_DIR": str(folder), "COMPILE_LOCKS": str(self._locks), "DTYPES": ",".join(task.step.dtypes),
+            "SHAPES": screen.shapes.get(row.repo, ""), "CHECK_SHAPES": "0", "HOST_MODE": "compile", "COMPILE_PASS": "1",
+            "PLUGINS": PLUGINS, "TUNER_CACHE": "shared",
             "PYTEST_EXTRA": f"{screen.environ.get('PYTEST_EXTRA', '')} --metrics=latency",
             "TRITON_CACHE_DIR": str(cache_folders(screen, device, None)["TRITON_CACHE_DIR"]),
             "FLAGGEMS_CACHE_DIR": str(screen.caches / "flaggems" / "ahead")}

@@ -87,8 +87,8 @@ def read_side(path):
                         INTEGRITY)
     bad = next((line for line in lines if line["row_status"] == "SUCCESS" and not has_times(line)), None)
     if bad:
-        raise UserError(f"{path}: {bad['repo']}/{bad['op']}: {bad['latency_base_ms']!r}, {bad['latency_ms']!r}: are no latencies; "
-                        f"make it again: make summarize RUN={path.parent}", INTEGRITY)
+        raise UserError(f"{path}: {bad['repo']}/{bad['op']}: {bad['latency_base_ms']!r}, {bad['latency_ms']!r}: "
+                        f"are no latencies; make it again: make summarize RUN={path.parent}", INTEGRITY)
     info = read_json(path.with_name("screen.json"))
     side = Side(path.parent, info if isinstance(info, dict) else {})
     for line in lines:

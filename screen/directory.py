@@ -1,7 +1,7 @@
 """A screen's directory: which one a call means, what it records of itself.
 
     runs/screen-20261130T062900Z/
-      screen.json     {"schema": 1, "run_id": ..., "created": ..., "repos": ..., "knobs": ..., "switches": ..., "devices": ..., ...}
+      screen.json     {"schema": 1, "run_id": ..., "created": ..., "repos": ..., "knobs": ..., "switches": ..., ...}
       screen.lock     held while a driver works here: {"pid": ..., "host": ..., "started": ...}
       plan.csv        see plan.py
       shapes/         the shape files that its operators got
@@ -22,8 +22,8 @@ from pathlib import Path
 
 from common.errors import INTEGRITY, UserError
 from common.inputs import list_knobs, list_switches
-from common.state import (MARKER, SCHEMA, claim_directory, link_latest, read_json, sha256_file, utc_now, utc_stamp, write_json_atomic,
-                          write_text_atomic)
+from common.state import (MARKER, SCHEMA, claim_directory, link_latest, read_json, sha256_file, utc_now, utc_stamp,
+                          write_json_atomic, write_text_atomic)
 from screen.facts import describe_machine
 from screen.options import check_place, is_on
 from screen.plan import LEFT_OUT, PLANNED, read_plan

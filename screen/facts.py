@@ -1,7 +1,7 @@
 """What a screen.json says of its screen, in words for people: when, on which cards, with what, from which trees.
 
-    list_facts(info)            ["created 2026-11-30T06:29:00Z", "devices 0, 1: NVIDIA H200", "driver 570.86", "torch 2.11.0, ...",
-                                 "main at ed2508bcb5a0"]
+    list_facts(info)            ["created 2026-11-30T06:29:00Z", "devices 0, 1: NVIDIA H200", "driver 570.86",
+                                 "torch 2.11.0, ...", "main at ed2508bcb5a0"]
     list_differences(old, new)  ["main at ed2508bcb5a0 -> 84bb1901e22f", "torch 2.10.0 -> 2.11.0", "DTYPES float16 -> -"]
 
     describe_machine()          {"driver": "570.86.15", "harness": gemscreen's own commit}, as screen.json has them

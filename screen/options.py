@@ -40,7 +40,8 @@ def read_options(argv, description):
         "replay_missing": "run (tuned live) or skip: operators that have no record there"}
     for name, text in options.items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=name.upper().rpartition("_")[2], help=text)
-    parser.add_argument("--address", metavar="HOST:PORT", dest="ray_address", help="of the Ray cluster (auto: the one on this host)")
+    parser.add_argument("--address", metavar="HOST:PORT", dest="ray_address",
+                        help="of the Ray cluster (auto: the one on this host)")
     parser.add_argument("--fresh", action="store_const", const="1", help="start a new screen whatever there is")
     parser.add_argument("--retry-failed", action="store_const", const="1",
                         help="run what is failed, partial, crashed or timed out again, though no input changed")

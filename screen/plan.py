@@ -64,7 +64,7 @@ def read_inventories(trees, folder):
 
 
 def plan_ops(ops, trees, environ, ops_dir, dismissed):
-    """`ops` minus the dismissed ones ({(repo, op): reason}), as OPS, MATCH and SHARD_INDEX choose them: rows without a device yet.
+    """`ops` minus the dismissed ones ({(repo, op): reason}), as OPS, MATCH and SHARD_INDEX choose them: rows without a device.
 
     UserError for an operator that is in no inventory (with what ops_dir/aliases.csv says, or close matches) and for a bad
     MATCH.

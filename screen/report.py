@@ -16,7 +16,8 @@ from screen.facts import list_facts
 from screen.figures import count_statuses
 
 TEMPLATE = Path(__file__).with_name("report.html")
-COLUMNS = ("repo", "op", "status", "dtype", "fallback", "measured how", "rows", "bad rows", "geomean speedup", "of rows", "min", "max")
+COLUMNS = ("repo", "op", "status", "dtype", "fallback", "measured how", "rows", "bad rows", "geomean speedup", "of rows",
+           "min", "max")
 NUMBERS = ("rows", "bad rows", "geomean speedup", "of rows", "min", "max")
 NOTE = ("Speedup is Torch latency / Gems latency, above 1 where Gems is faster; its geometric mean stands beside the "
         "number of rows it rests on. Bad rows failed, were cut, invalid or never measured. What was measured in "
@@ -49,7 +50,8 @@ def make_table(groups):
 def format_counts(results):
     """`24 ops: 23 ok, 1 skipped`; runs by hand may hold an op more than once, then it is `24 runs`."""
     what = "op" if len({result.key for result in results}) == len(results) else "run"
-    return f"{len(results)} {what}{'' if len(results) == 1 else 's'}: " + ", ".join(f"{count} {status}" for status, count in count_statuses(results).items())
+    counts = ", ".join(f"{count} {status}" for status, count in count_statuses(results).items())
+    return f"{len(results)} {what}{'' if len(results) == 1 else 's'}: {counts}"
 
 
 def list_notes(run):

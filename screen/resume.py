@@ -27,7 +27,8 @@ UNSEEN = ("tree", "shared", "versions", "switches", "device")
 
 def list_inputs(screen):
     """{repo: the inputs that all its operators share}, as digests."""
-    shared = inputs.list_screen_inputs(screen.environ, screen.run_pytest, screen.versions, screen.devices[0].vendor, screen.models)
+    shared = inputs.list_screen_inputs(screen.environ, screen.run_pytest, screen.versions, screen.devices[0].vendor,
+                                       screen.models)
     return {repo: inputs.list_repo_inputs(shared, tree, screen.tree_facts[repo], screen.environ.get("SUITE"))
             for repo, tree in screen.trees.items()}
 
@@ -46,7 +47,8 @@ def judge_ops(rows, screen, repo_inputs, say):
             done[row.key] = row.status
             continue
         replay = find_replay(screen.environ, row)
-        wanted = inputs.list_op_inputs(repo_inputs[row.repo], screen.trees[row.repo], row.nodes, screen.shapes.get(row.repo, ""), replay)
+        shapes = screen.shapes.get(row.repo, "")
+        wanted = inputs.list_op_inputs(repo_inputs[row.repo], screen.trees[row.repo], row.nodes, shapes, replay)
         status, why = judge_marker(screen.op_folder(row), wanted, screen.timeout)
         if status in RETRIED and retries:
             status, why = None, "RETRY_FAILED=1"
@@ -87,7 +89,8 @@ def read_earlier_plan(run, ops, say):
     is lost or damaged loses no result."""
     path = run / "plan.csv"
     try:
-        rows = [row if row.status in (plan.PLANNED, *STATUSES) else replace(row, status=plan.PLANNED) for row in plan.read_plan(path)]
+        rows = [row if row.status in (plan.PLANNED, *STATUSES) else replace(row, status=plan.PLANNED)
+                for row in plan.read_plan(path)]
     except UserError as error:
         os.replace(path, run / "plan.csv.damaged")
         say(f"{error} (it is plan.csv.damaged now)")

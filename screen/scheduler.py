@@ -119,8 +119,8 @@ class Scheduler:
         self._report.started(slot.device.name, slot.task.row, slot.running.number)
 
     def _choose(self, ready):
-        """The first; but one whose kernels are still being compiled ahead leaves the device to one that needs no compiling any more,
-        unless a budget has set the order."""
+        """The first; but one whose kernels are still being compiled ahead leaves the device to one that needs no compiling
+        any more, unless a budget has set the order."""
         if self._deadline < float("inf"):
             return ready[0]
         return next((task for task in ready if self._engine.is_compiled(task)), ready[0])

@@ -8,7 +8,8 @@ It takes on all that client.py sends, in a session of its own. What a fresh proc
   - the random generators of numpy and of torch's CPU are seeded anew. Python's own does that by itself.
   - locks of multiprocessing (flag_gems makes one for each kernel when it is imported, and compiles and tunes under it) lie in
     memory that forks share: one that was KILLed would hold its locks for ever. Each fork gets such memory of its own.
-  - flag_gems and flaggems_vllm remember from their import on where their caches are; with TUNER_CACHE=isolated each process has its own.
+  - flag_gems and flaggems_vllm remember from their import on where their caches are; with TUNER_CACHE=isolated each process has
+    its own.
   - relative entries of PYTHONPATH mean the fork's working directory; in the parent they were resolved against its own.
 """
 import atexit
@@ -114,8 +115,9 @@ def set_environment(environ):
 
 
 def move_caches(package):
-    """Let `package` have its generated code and its tuner's database where the environment says. OSError where it keeps them otherwise
-    than FlagGems 5.0.2 and ed2508b and FlagGems-vllm d18d387 do (utils/code_cache.py, utils/libentry.py): a plain process is the answer."""
+    """Let `package` have its generated code and its tuner's database where the environment says. OSError where it keeps them
+    otherwise than FlagGems 5.0.2 and ed2508b and FlagGems-vllm d18d387 do (utils/code_cache.py, utils/libentry.py): a plain
+    process is the answer."""
     try:
         code_cache, libentry = (sys.modules[f"{package}.utils.{name}"] for name in ("code_cache", "libentry"))
         code_cache.cache_dir_path.cache_clear()

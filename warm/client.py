@@ -6,9 +6,9 @@ WHAT     Sends the parent (warm/server.py) its arguments, working directory, env
          signals, and its stdin, stdout and stderr; passes on the signals that it gets, and ends as the fork ends: with
          the same exit status, or by the same signal. If it is KILLed, the parent KILLs the fork's session.
 PLAIN    PYTHON -m pytest ARGUMENT ... is run in this very process without a WARM_FOLDER, and if the parent is not there, is
-         not ready, or declines. A parent that does not answer, or does not tell of a fork's end, for ANSWER_LIMIT seconds is marked
-         as broken, so that only one operator waits for it. The fork begins only when this process says "go": nothing is
-         ever run twice.
+         not ready, or declines. A parent that does not answer, or does not tell of a fork's end, for ANSWER_LIMIT seconds is
+         marked as broken, so that only one operator waits for it. The fork begins only when this process says "go": nothing
+         is ever run twice.
 NEEDS    Linux, the standard library without site-packages: it starts in 20 ms.
 """
 import ctypes
@@ -22,7 +22,8 @@ import struct
 import sys
 import time
 
-PLAIN, LOST = "warm: plain process: ", "warm: the parent of this process ended or hangs, and so the process ended"    # as run.log has them
+PLAIN = "warm: plain process: "     # as run.log has them
+LOST = "warm: the parent of this process ended or hangs, and so the process ended"
 ANSWER_LIMIT = 8.0      # seconds from the request, or from the parent's first fork, to an answer
 IMPORT_LIMIT = 300.0    # seconds for the parent's imports; the plain process would need as many
 LOOK_EVERY = 1.0        # seconds between two looks whether the fork lives

@@ -1,4 +1,4 @@
-"""pool.py - the warm parents of a screen or a campaign: one for each device and tree (and cell), from its first process to the end.
+"""pool.py - the warm parents of a screen or campaign: one for each device and tree (and cell), from its first process to the end.
 
     pool = make_pool(environ, run, run_id, run_pytest, grace)       None where no parent is wanted
     env |= pool.offer("host:0", "samples", ["abs", *nodes], env)    {} where there is no parent: a plain process
@@ -33,8 +33,8 @@ class Pool:
         self._parents, self._ending, self._noted, self._notes = {}, [], set(), []
 
     def offer(self, device, repo, arguments, environ, cell=""):
-        """Changes to the `environ` of an attempt on `device` that let a parent of `repo`'s tree fork it. `cell`: cells of a campaign
-        differ in variables that imports may read, so that each has a parent of its own."""
+        """Changes to the `environ` of an attempt on `device` that let a parent of `repo`'s tree fork it. `cell`: cells of a
+        campaign differ in variables that imports may read, so that each has a parent of its own."""
         if device.vendor not in VENDORS:
             self._note(device.vendor, f"warm: plain processes: whether a fork can use a {device.vendor} device is not known")
             return {}

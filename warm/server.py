@@ -48,9 +48,9 @@ sys.path.remove(str(ROOT))
 
 # What run_pytest.sh exports and nothing reads before a test runs; Triton asks for its cache at each use; the shell's own.
 PER_RUN = {b"TRITON_CACHE_DIR", b"RUN_DIR", b"ATTEMPT", b"FALLBACK", b"DTYPES", b"REPLAY_FROM", b"REPLAY_STRICT",
-           b"REPLAY_FORCE", b"SHAPES", b"GEMSCREEN_TAG", b"STARTED", b"WARM_SERVE", b"WARM_FOLDER", b"_", b"SHLVL", b"PWD", b"OLDPWD",
-           b"SUITE", b"PYTEST_EXTRA", b"MODE", b"LEVEL", b"IR_META", b"TIMER", b"CACHE", b"CHECK_SHAPES", b"WARMUP_MS", b"ITER_MS",
-           *child.CACHES}       # child.py sees to these
+           b"REPLAY_FORCE", b"SHAPES", b"GEMSCREEN_TAG", b"STARTED", b"WARM_SERVE", b"WARM_FOLDER", b"_", b"SHLVL", b"PWD",
+           b"OLDPWD", b"SUITE", b"PYTEST_EXTRA", b"MODE", b"LEVEL", b"IR_META", b"TIMER", b"CACHE", b"CHECK_SHAPES",
+           b"WARMUP_MS", b"ITER_MS", *child.CACHES}       # child.py sees to these
 FORK_LIMIT = 6.0        # seconds for the first fork; less than client.py waits
 REQUEST_LIMIT = 5.0     # seconds that a client may take for its request
 

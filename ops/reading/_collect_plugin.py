@@ -1,6 +1,7 @@
 """pytest plugin of rebuild_inventory.py: writes what pytest has collected to the JSON file COLLECT_OUT.
 
-Usage: COLLECT_OUT=out.json PYTHONPATH=ops/reading python -m pytest -p _collect_plugin --collect-only -q --rootdir TREE TREE/benchmark
+Usage: COLLECT_OUT=out.json PYTHONPATH=ops/reading python -m pytest -p _collect_plugin --collect-only -q
+       --rootdir TREE TREE/benchmark
 Writes, as the session ends (its absence means that pytest did not end by itself):
   {"schema": 1, "items": 1188, "pytest_exit": 0, "device": "NVIDIA H200",
    "functions": [{"node": "benchmark/test_mul.py::test_mul", "cases": [{"id": "", "marks": ["mul"], "skips": []}]}],

@@ -70,7 +70,8 @@ def locate_record(place):
     path = Path(place)
     path = path / FILE_NAME if path.is_dir() else path
     if not path.is_file():
-        raise RecordError(f"REPLAY_FROM: {place}: holds no {FILE_NAME}; name a run directory that was recorded (of a screen: REPO/OP/attempts/1)")
+        raise RecordError(f"REPLAY_FROM: {place}: holds no {FILE_NAME}; name a run directory that was recorded "
+                          "(of a screen: REPO/OP/attempts/1)")
     return path
 
 

@@ -197,8 +197,9 @@ class CacheView:
         if self.session.record is not None:
             tuned = self.origin[typed] in ("tuned", "fallback")
             found = (self.find_time(used), self.list_failed()) if tuned else ()
-            if not self.session.record.put(self.identity, codec.encode_key(key), codec.encode_config(used), self.origin[typed], *found):
-                self.session.report(f"AUTOTUNE_AMBIGUOUS kernel={self.identity[1]} key={codec.encode_key(key)} "
+            name = codec.encode_key(key)
+            if not self.session.record.put(self.identity, name, codec.encode_config(used), self.origin[typed], *found):
+                self.session.report(f"AUTOTUNE_AMBIGUOUS kernel={self.identity[1]} key={name} "
                                     "reason=two tuners of this kernel chose different configs for this key")
 
     def find_time(self, config):

@@ -42,16 +42,17 @@ class Sampler:
             after = self.reader.read()
             gaps.append(read_gap())
             summary = sampling.summarize(times)
-            void = judge(before, after) or self.find_compiles(mark) or sampling.find_drift(times) or find_move(*gaps, summary.median, nodes)
+            void = (judge(before, after) or self.find_compiles(mark) or sampling.find_drift(times)
+                    or find_move(*gaps, summary.median, nodes))
             self.log_block(timer, times, void, number, before, after,
                            {**more, "written_bytes": sum(workload.written.values()), "stop": stop,
                             "settle_seconds": settled, "gaps_us": gaps})
         notes = [void] if void else find_excess(gaps[-1], self.gap.least_us, summary.median, nodes)
         notes += plan.find_coldness(workload.plan, self.cache, call.input_bytes, room)
         fault = sampling.find_fault(summary.median, call.output_bytes) or self.find_compiles(mark)
-        return Measurement(timer, self.cache, math.nan if fault else summary.median, fault, [] if fault else notes, gap_us=gaps[-1],
-                           nodes=nodes, launches=launches, copies=workload.plan.copies, how=workload.plan.how, samples=len(times),
-                           spread=summary.spread, stop=stop)
+        return Measurement(timer, self.cache, math.nan if fault else summary.median, fault, [] if fault else notes,
+                           gap_us=gaps[-1], nodes=nodes, launches=launches, copies=workload.plan.copies, how=workload.plan.how,
+                           samples=len(times), spread=summary.spread, stop=stop)
 
     def _settle(self, workload, take):
         """Repeat until the times no longer move, within a limit; the seconds that it took.

@@ -141,7 +141,8 @@ def write_int64(address, number):
         return False
     stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
     for offset, word in ((0, number), (4, number >> 32)):
-        check(library.cuMemsetD32Async(ctypes.c_uint64(address + offset), ctypes.c_uint(word & 0xFFFFFFFF), ctypes.c_size_t(1), stream))
+        place, value = ctypes.c_uint64(address + offset), ctypes.c_uint(word & 0xFFFFFFFF)
+        check(library.cuMemsetD32Async(place, value, ctypes.c_size_t(1), stream))
     return True
 
 

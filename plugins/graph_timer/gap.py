@@ -1,4 +1,4 @@
-"""gap.py - what a launch costs inside a graph at this moment: the time from one node to the next, if the kernels have nothing to do.
+"""gap.py - what a launch costs inside a graph now: the time from one node to the next, if the kernels have nothing to do.
 
 It is part of every figure, and it is not constant. On an H200 it moves between levels 0.18 us apart (0.85, 1.02, 1.20 us),
 within a process, without a known cause: a kernel of 1.7 us is 11 or 21 % slower after such a move, its own samples as steady
@@ -53,7 +53,9 @@ def has_moved(one_us, other_us, latency_ms, nodes):
 
 def find_move(before_us, after_us, latency_ms, nodes):
     """Why a block between two readings is void, or ""."""
-    return f"launch gap moved from {before_us:.2f} to {after_us:.2f} us" if has_moved(before_us, after_us, latency_ms, nodes) else ""
+    if not has_moved(before_us, after_us, latency_ms, nodes):
+        return ""
+    return f"launch gap moved from {before_us:.2f} to {after_us:.2f} us"
 
 
 def find_excess(gap_us, least_us, latency_ms, nodes):

@@ -6,7 +6,8 @@ HOST_BATCHES, HOST_BATCH_SECONDS, HOST_BATCH_CALLS = 5, 0.001, 20
 DEVICE_BATCH_SECONDS = 0.005  # of its work, which has to be waited for: 20 calls of 2 ms were most of such a column's time
 LAUNCH_SHARE = 0.1         # of a kernel's time; if launching may add more to an event-timed figure, the row says so
 LAUNCH_MARGIN = 1.25       # launching may take so much more than with an empty kernel: 1.9 us against 1.7 on an H200
-OVERTOOK = "launch-bound: the device was idle before all was launched (the call waits for it), so the host's time is in the figure"
+OVERTOOK = ("launch-bound: the device was idle before all was launched (the call waits for it), "
+            "so the host's time is in the figure")
 
 
 def time_host(device, workload):

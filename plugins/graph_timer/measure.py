@@ -137,7 +137,8 @@ class Timer:
                 chosen, host_ms, notes = self._plan_events(call)
                 workload = Workload(self.device, call, chosen)
                 hide_ms = 1.5 * chosen.launches * host_ms
-                found = self.sampler.sample(EVENT, workload, lambda: self.device.time_calls(workload.run, hide_ms), call, self._room(), {})
+                found = self.sampler.sample(EVENT, workload, lambda: self.device.time_calls(workload.run, hide_ms), call,
+                                            self._room(), {})
                 overtook = self.device.overtook
                 found = replace(found, host_us=1e3 * host_ms)
                 if not self.device.hides_launches:
@@ -244,9 +245,8 @@ class Timer:
         return call, warm_ms
 
     def _call_until_quiet(self, fn):
-        """Finish tuning, compiling and allocating: (output of the last of at least WARM_CALLS calls, ms until all is done after its
-        start).
-        """
+        """Finish tuning, compiling and allocating: (output of the last of at least WARM_CALLS calls, ms from its start until
+        all is done)."""
         quiet = 0
         for _ in range(MAX_WARM_CALLS):
             mark, began = self.watch.mark(), self.device.clock()

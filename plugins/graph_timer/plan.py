@@ -9,8 +9,8 @@ flush between two timed calls (clearing and subtracting is unfit for kernels of 
   flush     where outputs are small: as many copies as calls, each touched once, and the L2 flushed before the replay,
             outside the timed span.
 
-How the state is reached does not depend on what a call costs the host; how many calls a replay has does, so that a capture of slow
-calls takes no half second.
+How the state is reached does not depend on what a call costs the host; how many calls a replay has does, so that a capture of
+slow calls takes no half second.
 
 An operator that changes its inputs is called once per copy in either state, and the copies are restored before each
 replay, so that nothing compounds (x.mul_(1.5) a thousand times is inf).
@@ -119,7 +119,8 @@ def find_coldness(plan, cache, input_bytes, room):
     total = plan.copies * input_bytes
     if cache != "warm" or plan.copies == 1 or total <= room.l2_bytes:
         return []
-    return [f"not warm: {plan.copies} copies of the inputs, {total / 2**20:.0f} MiB, are more than the L2 of {room.l2_bytes / 2**20:.0f}"]
+    return [f"not warm: {plan.copies} copies of the inputs, {total / 2**20:.0f} MiB, "
+            f"are more than the L2 of {room.l2_bytes / 2**20:.0f}"]
 
 
 def find_warmth(plan, input_bytes, written_bytes, room):

@@ -32,7 +32,8 @@ class Found:
 def find_tensors(value, kind):
     """Found of all that `value` (a callable, a nested list, tuple, dict, a tensor) reaches on the device of type `kind`.
 
-    A host tensor beside it (a scalar, lengths) is in no L2, and no kernel of ours can read it: Triton refuses its address, and the row would fail.
+    A host tensor beside it (a scalar, lengths) is in no L2, and no kernel of ours can read it: Triton refuses its address, and
+    the row would fail.
     """
     found, queue = Found(), deque([(value, 0)])
     while queue:
@@ -175,8 +176,8 @@ def check_copyable(tensors):
 
 
 def find_results(found, recipe):
-    """The tensors that a backward pass begins with: reached, made under autograd, and no inputs of the recipe. (Inputs may be made
-    so, too: baddbmm's second one is a transposed copy of a leaf.)"""
+    """The tensors that a backward pass begins with: reached, made under autograd, and no inputs of the recipe. (Inputs may be
+    made so, too: baddbmm's second one is a transposed copy of a leaf.)"""
     made = [t for t in found.tensors.values() if t.grad_fn is not None]
     inputs = find_tensors(recipe, made[0].device.type).tensors if made else {}
     return [t for t in made if id(t) not in inputs] if recipe else []

@@ -93,6 +93,7 @@ class Row:
             said.setdefault(" ".join(text.split()), []).append(column)
         if len(methods := {m.method for m in self.columns.values()}) > 1:
             said[f"columns timed differently: {sorted(methods)}"] = []
-        if len(found) == 2 and has_moved(*(m.gap_us for _, m in found), min(m.latency_ms for _, m in found), max(m.nodes for _, m in found)):
-            said["launch gap of torch {:.2f} us, of gems {:.2f}: the ratio holds that difference".format(*(m.gap_us for _, m in found))] = COLUMNS
+        gaps = [m.gap_us for _, m in found]
+        if len(found) == 2 and has_moved(*gaps, min(m.latency_ms for _, m in found), max(m.nodes for _, m in found)):
+            said["launch gap of torch {:.2f} us, of gems {:.2f}: the ratio holds that difference".format(*gaps)] = COLUMNS
         return "; ".join(f"{' and '.join(who)}: {text}" if len(who) == 1 else text for text, who in said.items())

@@ -63,7 +63,8 @@ class Call:
 
 
 class Workload:
-    """The calls of one replay, on copies of the inputs as the plan says; after a run() `host_ms` is the quickest call's time on the host."""
+    """The calls of one replay, on copies of the inputs as the plan says; after a run() `host_ms` is the quickest call's time on
+    the host."""
 
     def __init__(self, device, call, chosen):
         self.device, self.plan, self.call = device, chosen, call

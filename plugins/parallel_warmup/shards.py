@@ -131,5 +131,5 @@ def end_children(children):
             try:
                 child.process.wait(GRACE_SECONDS)
             except BaseException:  # noqa: BLE001 - the rest must be ended, too
-                print(f"_parallel_warmup_plugin: shard {child.number} (device {child.device}), process {child.process.pid}, does not end: "
-                      "it hangs in the driver", file=sys.stderr, flush=True)
+                print(f"_parallel_warmup_plugin: shard {child.number} (device {child.device}), process {child.process.pid}, "
+                      "does not end: it hangs in the driver", file=sys.stderr, flush=True)

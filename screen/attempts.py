@@ -85,8 +85,9 @@ class Running:
 def check_runner(screen, repo):
     """Ask run_pytest.sh --check, which makes nothing, about the knobs that only it judges. UserError if it refuses them."""
     device = screen.devices[0]
+    cache = cache_folders(screen, device, None)["FLAGGEMS_CACHE_DIR"]
     env = make_environ(screen, repo, device) | {"REPLAY_FROM": "", "SHAPES": "",     # checked by run_batch.py
-                                                "FLAGGEMS_CACHE_DIR": str(cache_folders(screen, device, None)["FLAGGEMS_CACHE_DIR"])}
+                                                "FLAGGEMS_CACHE_DIR": str(cache)}
     code, output = run_bounded([screen.run_pytest, "--check"], env=env, timeout=CHECK_LIMIT)
     if code != 0:
         last = (output.strip().splitlines() or [f"{screen.run_pytest} --check: exit status {code}"])[-1]

@@ -45,14 +45,15 @@ class Folder:
         env = {**os.environ, "PYTHONPATH": f"{ROOT / 'plugins'}:{self.path}", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
                "TRITON_CACHE_DIR": str(self.path / "cache"), "FLAGGEMS_DB_URL": f"sqlite:///{self.path}/{database}",
                "HOST_TARGET": "cuda:90", "HOST_MODE": "compile", "RUN_DIR": str(run_dir), **environment}
-        command = [sys.executable, "-m", "pytest", "-s", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider", "--rootdir", self.path,
-                   "-p", "_host_device_plugin", "-p", "_autotune_record_plugin", self.path / "test_it.py", *words]
+        command = [sys.executable, "-m", "pytest", "-s", "-q", "-rA", "--tb=short", "-p", "no:cacheprovider",
+                   "--rootdir", self.path, "-p", "_host_device_plugin", "-p", "_autotune_record_plugin", self.path / "test_it.py",
+                   *words]
         done = subprocess.run(command, cwd=run_dir, env=env, text=True, capture_output=True, timeout=300, check=False)
         lines = [json.loads(line) for line in read_lines(run_dir / "launched.jsonl")]
         launched = {case: blocks for line in lines for case, blocks in line.items() if case != "hooked"}
         hooked = {case: line["hooked"] for line in lines for case in line if case != "hooked"}
-        return SimpleNamespace(text=done.stdout + done.stderr, code=done.returncode, path=run_dir, launched=launched, hooked=hooked,
-                               entries=read_entries(run_dir / "autotune.json"),
+        return SimpleNamespace(text=done.stdout + done.stderr, code=done.returncode, path=run_dir, launched=launched,
+                               hooked=hooked, entries=read_entries(run_dir / "autotune.json"),
                                failed=set(re.findall(r"^FAILED \S+\[(\S+)\]", done.stdout, re.M)))
 
 

@@ -4,8 +4,8 @@
 USAGE    bench_record.py      (make bench; never part of the tests)
 WHAT     A plain triton.autotune kernel and a FlagGems LibEntry + LibTuner kernel, tuned and warmed up, on the host device
          in HOST_MODE=compile, where a launch executes nothing. Each is launched in blocks, alternately without the plugin
-         and with it (recording, and replaying what was recorded); the figure is the median block's processor time. Two keys alternate, so
-         that every launch asks for another config than the one before.
+         and with it (recording, and replaying what was recorded); the figure is the median block's processor time. Two keys
+         alternate, so that every launch asks for another config than the one before.
 OUTPUT   launch                     without      record      replay      more       ratio   limit
          plain autotune            21.10 us    22.02 us    22.05 us   0.95 us      1.045    2 us   ok
          LibEntry                  30.00 us    30.01 us    30.02 us   0.02 us      1.001    2 us   ok
@@ -80,7 +80,8 @@ def measure(name, make):
     median = {side: statistics.median(values[1:]) for side, values in times.items()}
     more = max(statistics.median(a - b for a, b in zip(times[side][1:], times["without"][1:])) for side in ("record", "replay"))
     figures = "".join(f"{median[side]:9.2f} us" for side in sessions)
-    print(f"{name:22}{figures}{more:8.2f} us{more / median['without'] + 1:10.3f}{LIMIT_US:6.0f} us   {'ok' if more < LIMIT_US else 'TOO MUCH'}")
+    verdict = "ok" if more < LIMIT_US else "TOO MUCH"
+    print(f"{name:22}{figures}{more:8.2f} us{more / median['without'] + 1:10.3f}{LIMIT_US:6.0f} us   {verdict}")
     return more < LIMIT_US
 
 

@@ -36,10 +36,12 @@ FOOTER = "==== gemscreen end ====\npytest_exit: 0\nfinished: 2026-11-30T06:00:00
 def write_table(op, dtype, rows):
     """Upstream's text of one table."""
     lines = [f"\nOperator: {op}  Performance Test (dtype=torch.{dtype}, mode=kernel,level=core)",
-             "Status       Torch Latency (ms)    Gems Latency (ms)         Gems Speedup               TFLOPS          Size Detail",
+             "Status       Torch Latency (ms)    Gems Latency (ms)         Gems Speedup               TFLOPS"
+             "          Size Detail",
              "-" * 116]
     for n in range(1, rows + 1):
-        lines.append(f"{'SUCCESS':<10}{0.01 * n:>20.6f}{0.02 * n:>20.6f}{0.5:>20.3f}{1.25:>20.3f}          [torch.Size([{n}, 64])]")
+        lines.append(f"{'SUCCESS':<10}{0.01 * n:>20.6f}{0.02 * n:>20.6f}{0.5:>20.3f}{1.25:>20.3f}"
+                     f"          [torch.Size([{n}, 64])]")
     return "\n".join(lines) + "\n\n"
 
 

@@ -3,8 +3,8 @@
 
 USAGE    bench_tune.py      (make bench; never part of the tests)
 WHAT     A matmul and a kernel like a layer norm, of 16 configurations each, tuned on the host device in HOST_MODE=compile, all of
-         them tried, with an empty compile cache for each number of threads. A trial times nothing there, and no launcher is built.
-         Figures of a machine whose cores others use too say nothing.
+         them tried, with an empty compile cache for each number of threads. A trial times nothing there, and no launcher is
+         built. Figures of a machine whose cores others use too say nothing.
 OUTPUT   kernel        threads   seconds   ratio
          matmul              1      3.59    1.00
          matmul              2      1.71    2.11

@@ -19,7 +19,8 @@ sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve
 from warm_parent import Parent  # noqa: E402
 
 MOST_MB, MOST_GROWTH = 1500, 0.01
-IMPORTS = "import pytest, torch, triton, os, host_device; host_device.install(host_device.read_target(os.environ)); import flag_gems"
+IMPORTS = "import pytest, torch, triton, os, host_device; " \
+          "host_device.install(host_device.read_target(os.environ)); import flag_gems"
 
 
 def read_memory(pid):

@@ -1,8 +1,8 @@
 """conftest.py - what every test may count on.
 
 The caller's own knobs (OPS, DEVICES, FLAGGEMS_DIR, ...) never reach a test: they are removed before any fixture runs.
-The list is the Makefile's, so that a new knob cannot be forgotten here. Locks of devices lie in a folder of the process's own, what is
-made once for all test files (shared.py) in one of the test run's.
+The list is the Makefile's, so that a new knob cannot be forgotten here. Locks of devices lie in a folder of the process's own,
+what is made once for all test files (shared.py) in one of the test run's.
 """
 import os
 import re
@@ -21,12 +21,13 @@ from screen_stub import StubScreen
 from shared import SHARED
 
 
-# Those that take longest, before the others: a process of pytest-xdist takes whole files, and one that got such a file last would keep
-# the other waiting. test_campaign_run.py makes what test_campaign_seal.py needs.
+# Those that take longest, before the others: a process of pytest-xdist takes whole files, and one that got such a file last would
+# keep the other waiting. test_campaign_run.py makes what test_campaign_seal.py needs.
 SLOW_FIRST = [f"test_{name}.py" for name in (
-    "campaign_run", "resume", "ab", "setup_env", "warm_screen", "autotune_record", "samples", "campaign_seal", "cudagraph", "warm",
-    "run_batch_again", "rlc_switch", "ir_meta", "campaign_host", "campaign_refusals", "run_batch_devices", "parallel_warmup", "ray_engine",
-    "autotune_shared", "host_device", "host_device_check", "compile_ahead", "run_batch_kill", "attempts", "budget", "rebuild_inventory")]
+    "campaign_run", "resume", "ab", "setup_env", "warm_screen", "autotune_record", "samples", "campaign_seal", "cudagraph",
+    "warm", "run_batch_again", "rlc_switch", "ir_meta", "campaign_host", "campaign_refusals", "run_batch_devices",
+    "parallel_warmup", "ray_engine", "autotune_shared", "host_device", "host_device_check", "compile_ahead", "run_batch_kill",
+    "attempts", "budget", "rebuild_inventory")]
 
 
 def pytest_collection_modifyitems(items):

@@ -24,9 +24,11 @@ ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = "schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,test_file,test_nodes," \
           "skip_guard,source,verified"
 # The caller's knobs, and what this workplace may have set, never reach a test.
-FOREIGN = re.compile(r"^(OPS|MATCH|DTYPES|LEVEL|MODE|SHAPES|TIMER|CACHE|RUN|RUNS|SHARD|SHARD_INDEX|ENGINE|RAY_ADDRESS|BUDGET|TIMEOUT|RETRIES|FRESH|RETRY_FAILED|REPLAY_\w+|DEVICES?"
+FOREIGN = re.compile(r"^(OPS|MATCH|DTYPES|LEVEL|MODE|SHAPES|TIMER|CACHE|RUN|RUNS|SHARD|SHARD_INDEX|ENGINE|RAY_ADDRESS|BUDGET"
+                     r"|TIMEOUT|RETRIES|FRESH|RETRY_FAILED|REPLAY_\w+|DEVICES?"
                      r"|HOST_\w+|USE_FLAGTUNE|FLAGGEMS_\w+|OPS_DIR|RUN_PYTEST|GRACE_S|RETRY_PAUSE_S|\w+_VISIBLE_DEVICES"
-                     r"|TRITON_CACHE_DIR|GEMSCREEN_TAG|GEMSCREEN_HELD|GEMS_VENDOR|PYTHON|PYTHONPATH|OMP_NUM_THREADS|MAKE\w*|SUITE|TUNER_CACHE|PLUGINS"
+                     r"|TRITON_CACHE_DIR|GEMSCREEN_TAG|GEMSCREEN_HELD|GEMS_VENDOR|PYTHON|PYTHONPATH|OMP_NUM_THREADS|MAKE\w*"
+                     r"|SUITE|TUNER_CACHE|PLUGINS"
                      r"|SITE_PLUGINS|PYTEST_EXTRA|KILL_AFTER_S|WARMUP_MS|ITER_MS|ATTEMPT|FALLBACK|REPO|RUN_DIR|SETTLE_S)$")
 
 STUB = r"""#!/bin/bash
@@ -65,7 +67,8 @@ refuse_dtype() {
     finish 1
 }
 say "==== gemscreen begin ====" "schema: 1" "repo: $REPO" "op: $op" "nodes: $*" "dtypes: $DTYPES" "level: ${LEVEL:-core}" \
-    "mode: ${MODE:-kernel}" "timer: do_bench" "cache: cold" "device: $DEVICE" "attempt: $ATTEMPT" "fallback: $FALLBACK" "record: session.jsonl" "===="
+    "mode: ${MODE:-kernel}" "timer: do_bench" "cache: cold" "device: $DEVICE" "attempt: $ATTEMPT" "fallback: $FALLBACK" \
+    "record: session.jsonl" "===="
 record started; record collected "\"nodes\": []"
 if [ -f "$BEHAVE/$op" ]; then . "$BEHAVE/$op"; fi
 table

@@ -43,7 +43,8 @@ else:
         line = {"schema": 1, "kind": "column", "op": op, "dtype": "float16", "detail": "[64]", "column": "gems", "timer": timer,
                 "cache": "cold", "fault": "" if time else "no time", "latency_ms": time, "spread": 0.001}
         first = {**line, "latency_ms": 99.0}  # of a try that was repeated
-        open(folder + "/samples.jsonl", "w").write("".join(json.dumps(x) + "\\n" for x in (first, {"kind": "block"}, line)) + '{"cut')
+        lines = (json.dumps(x) + "\\n" for x in (first, {"kind": "block"}, line))
+        open(folder + "/samples.jsonl", "w").write("".join(lines) + '{"cut')
 '''
 
 GRAPH = [1.000, 1.002, 1.001, 1.003, 0.999, 1.000]
@@ -83,7 +84,8 @@ def test_a_process_that_tuned_for_itself_gives_no_figure(study, tmp_path):
     assert study(OPS="abs", TIMERS="graph", RUN="aa").returncode == 0
     folder = tmp_path / "aa/samples/abs/2-graph"
     (folder / "run.log").write_text("==== gemscreen begin ====\nreplay_from: record\n====\n"
-                                    "AUTOTUNE_REPLAY libtuner: used=1 unused=0 missed=1 fallback=0 dropped=0 from=record/autotune.json\n")
+                                   "AUTOTUNE_REPLAY libtuner: used=1 unused=0 missed=1 fallback=0 dropped=0 "
+                                   "from=record/autotune.json\n")
     (folder / "autotune.json").write_text('{"entries": [{}]}')
     assert study("--read", "aa").returncode == 1
     with open(tmp_path / "aa/aa.csv", newline="") as stream:
@@ -112,7 +114,8 @@ def test_figures_noise_and_table(study, tmp_path):
         graph, bench = csv.DictReader(file)
     assert (graph["timer"], graph["median_ms"], graph["processes"], graph["within"]) == ("graph", "1.0005", "6", "0.001")
     assert graph["times_ms"] == "1 1.002 1.001 1.003 0.999 1"
-    assert float(graph["between"]) == pytest.approx(0.00147, abs=0.00001) and float(graph["range"]) == pytest.approx(0.004, abs=1e-5)
+    assert float(graph["between"]) == pytest.approx(0.00147, abs=0.00001)
+    assert float(graph["range"]) == pytest.approx(0.004, abs=1e-5)
     assert float(bench["between"]) == pytest.approx(0.2138, abs=0.0001)
     noise_file = json.loads((tmp_path / "aa/noise.json").read_text())
     assert (noise_file["schema"], noise_file["device"], noise_file["processes"]) == (1, "NVIDIA H200", 6)
@@ -229,7 +232,8 @@ def test_nothing_is_said_of_nothing():
 
 def test_the_band_of_one_process_against_one_grows_with_the_rows(tmp_path):
     path = tmp_path / "noise.json"
-    path.write_text(json.dumps({"schema": 1, "device": "NVIDIA H200", "timers": {"graph cold": {"between_p95": 0.0025, "band": 0.9}}}))
+    timers = {"graph cold": {"between_p95": 0.0025, "band": 0.9}}
+    path.write_text(json.dumps({"schema": 1, "device": "NVIDIA H200", "timers": timers}))
     bands = [noise.read_single_band(tmp_path, "NVIDIA H200", "graph", "cold", rows) for rows in (0, 1, 1000)]
     assert bands == [pytest.approx(0.00693, abs=1e-5), bands[0], pytest.approx(0.01434, abs=1e-5)]
 
@@ -238,8 +242,9 @@ def test_band_is_read_for_the_same_device_and_timer_only(tmp_path):
     path = tmp_path / "noise.json"
     path.write_text(json.dumps({"schema": 1, "device": "NVIDIA H200", "timers": {"graph cold": {"band": 0.004}}}))
     assert noise.read_band(tmp_path, "NVIDIA H200", "graph", "cold") == 0.004
-    for device, timer, code, message in (("NVIDIA H100", "graph", 3, "made on NVIDIA H200, this is NVIDIA H100"),
-                                         ("NVIDIA H200", "event", 3, "says nothing of timer event with cold L2 [(]graph cold[)]")):
+    for device, timer, code, message in (
+            ("NVIDIA H100", "graph", 3, "made on NVIDIA H200, this is NVIDIA H100"),
+            ("NVIDIA H200", "event", 3, "says nothing of timer event with cold L2 [(]graph cold[)]")):
         with pytest.raises(UserError, match=message) as raised:
             noise.read_band(path, device, timer, "cold")
         assert raised.value.code == code

@@ -23,8 +23,8 @@ class Runs:
 
     def __init__(self, path, **settings):
         self.path, self.ops = path, []
-        self.settings = {"schema": 1, "switch": "SW", "off": "0", "on": "1", "rounds": "5", "band": "0.02", "noise": "", "repo": "main",
-                         "device": "0", **settings}
+        self.settings = {"schema": 1, "switch": "SW", "off": "0", "on": "1", "rounds": "5", "band": "0.02", "noise": "",
+                         "repo": "main", "device": "0", **settings}
 
     def add(self, op, on=STEADY, off=STEADY, tests=(0, 0), change=lambda log, side, number: log, outcome="passed", **header):
         self.ops.append(op)
@@ -83,10 +83,12 @@ def test_verdicts(tmp_path):
     runs.add("noisy", on=[1.2, 0.8, 1.1, 0.9, 1.05])
     status, rows, text = runs.summarize()
     assert status == 1
-    assert {op: row["verdict"] for op, row in rows.items()} == {"faster": "faster", "slower": "slower", "same": "same", "noisy": "ambiguous"}
+    assert {op: row["verdict"] for op, row in rows.items()} == {
+        "faster": "faster", "slower": "slower", "same": "same", "noisy": "ambiguous"}
     faster = rows["faster"]
     assert (faster["off_ms"], faster["on_ms"], faster["rounds"], faster["band"]) == ("1", "0.9", "5", "0.02")
-    assert float(faster["ratio"]) == pytest.approx(0.8999, abs=1e-3) and 0.895 < float(faster["ci_low"]) < float(faster["ci_high"]) < 0.905
+    assert float(faster["ratio"]) == pytest.approx(0.8999, abs=1e-3)
+    assert 0.895 < float(faster["ci_low"]) < float(faster["ci_high"]) < 0.905
     assert faster["reason"].startswith("p=") and rows["same"]["reason"] == "interval inside 2.0%"
     assert rows["noisy"]["reason"].startswith("effects below ") and rows["noisy"]["reason"].endswith("cannot be seen in 5 rounds")
     assert (faster["timer"], faster["cache"], faster["correctness_off"], faster["code"]) == ("graph", "cold", "passed", "unknown")
@@ -141,7 +143,8 @@ def fall_back(log, side, number):
 
 
 def move_gap(log, side, number):
-    line = f"TIMER: Operator=chain dtype=torch.float16 row=1 timer=graph cache=cold gap_us={0.85 if side == 'off' else 1.03} nodes=3 reason=<<<>>>\n"
+    gap = 0.85 if side == "off" else 1.03
+    line = f"TIMER: Operator=chain dtype=torch.float16 row=1 timer=graph cache=cold gap_us={gap} nodes=3 reason=<<<>>>\n"
     return log.replace("==== gemscreen end", line + "==== gemscreen end")
 
 
@@ -178,7 +181,8 @@ def test_rows_that_nothing_can_be_said_of(tmp_path):
     runs.add("host", cache="host")
     runs.add("forced", replay=" forced", replay_from="/x")
     runs.add("short", on=STEADY[:4])
-    started, table = '{"event": "started"}\n', '{"event": "table", "op": "lost", "dtype": "torch.float16", "rows": ["0.400000"]}\n'
+    started = '{"event": "started"}\n'
+    table = '{"event": "table", "op": "lost", "dtype": "torch.float16", "rows": ["0.400000"]}\n'
     (runs.add("early") / "round-3-off/session.jsonl").write_text(started)
     (runs.add("lost") / "round-3-on/session.jsonl").write_text(started + table + '{"event": "finished", "exit": 0}\n')
     runs.add("unrecorded", record="session.jsonl")
@@ -277,18 +281,20 @@ def test_a_band_that_is_no_share(tmp_path):
     (2, "SWITCH: : is no variable's name", {}),
     (2, "SWITCH: USE_FLAGTUNE: changes what is searched for; both sides must use the same", {"SWITCH": "USE_FLAGTUNE"}),
     (2, "SWITCH: USE_FLAGTUNE_COST_MODEL: changes what is searched for", {"SWITCH": "USE_FLAGTUNE_COST_MODEL"}),
-    (2, "SWITCH: TRITON_CACHE_DIR: run_pytest.sh gives every process its own; both sides would be alike", {"SWITCH": "TRITON_CACHE_DIR"}),
+    (2, "SWITCH: TRITON_CACHE_DIR: run_pytest.sh gives every process its own; both sides would be alike",
+     {"SWITCH": "TRITON_CACHE_DIR"}),
     (2, "SWITCH: TUNER_CACHE: is a knob of run_pytest.sh", {"SWITCH": "TUNER_CACHE"}),
     (2, "SWITCH: TEST_ARGS: is a knob of run_pytest.sh or of this script", {"SWITCH": "TEST_ARGS"}),
     (3, "SW: 1: is set already and would reach both sides; unset it", {"SW": "1"}),
     (3, "SW: : is set already", {"SW": ""}),
     (2, "VALUES: 1: give two values", {"VALUES": "1"}), (2, "VALUES: 1,1: are the same", {"VALUES": "1,1"}),
-    (2, "OPS: : name operators", {"OPS": ""}), (2, "OPS: abs: named twice", {"OPS": "abs,add,abs"}), (2, "ROUNDS: 1: give 2 or more", {"ROUNDS": "1"}),
-    (2, "BAND: 2: give a share", {"BAND": "2"}), (2, "BAND: 0.0: give a share", {"BAND": "0.0"}), (2, "NOISE: /no/noise: does not exist", {"NOISE": "/no/noise"}),
+    (2, "OPS: : name operators", {"OPS": ""}), (2, "OPS: abs: named twice", {"OPS": "abs,add,abs"}),
+    (2, "ROUNDS: 1: give 2 or more", {"ROUNDS": "1"}), (2, "BAND: 2: give a share", {"BAND": "2"}),
+    (2, "BAND: 0.0: give a share", {"BAND": "0.0"}), (2, "NOISE: /no/noise: does not exist", {"NOISE": "/no/noise"}),
     (2, "RUN: /: exists; name a new directory", {"RUN": "/"}), (2, "OP: abss: not in ", {"OPS": "abs,abss"})])
 def test_refusals(code, said, environment, tmp_path):
-    env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "SWITCH": "SW", "OPS": "abs", "REPO": "samples", "HOST_TARGET": "cuda:90",
-           **({} if environment else {"SWITCH": ""}), **environment}
+    env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "SWITCH": "SW", "OPS": "abs", "REPO": "samples",
+           "HOST_TARGET": "cuda:90", **({} if environment else {"SWITCH": ""}), **environment}
     done = subprocess.run([ROOT / "ab_test.sh"], env=env, cwd=tmp_path, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (code, "") and said in done.stderr
     assert not list(tmp_path.iterdir())
@@ -314,16 +320,19 @@ def tree(tmp_path):
     tree = stub_tree.make_tree(tmp_path / "tree")
     stub_tree.add_benchmark(tree, "abs", BENCHMARK)
     (tree / "tests").mkdir()
-    (tree / "tests/conftest.py").write_text("def pytest_addoption(parser):\n    parser.addoption('--quick', action='store_true')\n")
+    (tree / "tests/conftest.py").write_text("def pytest_addoption(parser):\n"
+                                            "    parser.addoption('--quick', action='store_true')\n")
     (tree / "tests/test_abs.py").write_text("import os\ndef test_abs(request):\n    assert request.config.getoption('--quick')\n"
                                             "    assert os.environ['SW'] != os.environ.get('WRONG')\n")
     with open(tree / "stubs/torch.py", "a") as file:
-        file.write("\ncuda.device_count = staticmethod(lambda: 1)\ncuda.get_device_name = staticmethod(lambda index=0: 'NVIDIA Stub')\n")
+        file.write("\ncuda.device_count = staticmethod(lambda: 1)\n"
+                   "cuda.get_device_name = staticmethod(lambda index=0: 'NVIDIA Stub')\n")
     return tree
 
 
 def make_call(tree, **environment):
-    env = stub_tree.make_env(tree, FLAGGEMS_DIR=tree, REPO="main", DEVICES="0", SWITCH="SW", OPS="abs", RUN=tree / "ab", **environment)
+    env = stub_tree.make_env(tree, FLAGGEMS_DIR=tree, REPO="main", DEVICES="0", SWITCH="SW", OPS="abs", RUN=tree / "ab",
+                             **environment)
     return {"args": [str(ROOT / "ab_test.sh")], "env": env, "cwd": tree, "text": True}
 
 
@@ -335,15 +344,18 @@ def run_ab(tree, **environment):
 def test_two_sides_from_end_to_end(tree):
     done, rows = run_ab(tree, ROUNDS=3)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [(r["verdict"], r["off_ms"], r["on_ms"], r["rounds"], r["correctness_on"]) for r in rows] == [("faster", "0.01", "0.008", "3", "passed")] * 3
+    columns = ("verdict", "off_ms", "on_ms", "rounds", "correctness_on")
+    assert [tuple(row[name] for name in columns) for row in rows] == [("faster", "0.01", "0.008", "3", "passed")] * 3
     order = [line.split(" abs ") for line in done.stdout.splitlines() if line.startswith("ab_test.sh: ")]
     assert [start for start, _ in order] == [f"ab_test.sh: [{n}/8]" for n in range(1, 9)] and "host" not in done.stderr
-    assert [what for _, what in order] == ["tests-off (SW=0)", "tests-on (SW=1)", "round-1-off (SW=0)", "round-1-on (SW=1)", "round-2-on (SW=1)",
-                                           "round-2-off (SW=0)", "round-3-off (SW=0)", "round-3-on (SW=1)"]
+    assert [what for _, what in order] == [
+        "tests-off (SW=0)", "tests-on (SW=1)", "round-1-off (SW=0)", "round-1-on (SW=1)", "round-2-on (SW=1)",
+        "round-2-off (SW=0)", "round-3-off (SW=0)", "round-3-on (SW=1)"]
     logs = {p.parent.name: p.read_text() for p in tree.glob("ab/main/abs/*/run.log")}
     assert "suite: tests" in logs["tests-on"] and "tuner_cache: isolated" in logs["round-2-on"]
     assert "replay_from: \n" in logs["round-1-off"]
-    assert all(f"replay_from: {tree}/ab/main/abs/round-1-off\n" in logs[name] for name in logs if name.startswith("round") and name != "round-1-off")
+    replays = [log for name, log in logs.items() if name.startswith("round") and name != "round-1-off"]
+    assert all(f"replay_from: {tree}/ab/main/abs/round-1-off\n" in log for log in replays)
 
 
 def test_a_side_that_computes_wrong_is_invalid(tree):
@@ -353,7 +365,8 @@ def test_a_side_that_computes_wrong_is_invalid(tree):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_children_and_leaves_files_that_can_be_read(tree, number):
-    process = subprocess.Popen(**make_call(tree, HANG="1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(**make_call(tree, HANG="1"), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                               start_new_session=True)
     log = tree / "ab/main/abs/round-1-on/run.log"
     stub_tree.wait_for(lambda: log.exists() and "HANGING" in log.read_text(), seconds=60)
     process.send_signal(number)
@@ -369,12 +382,13 @@ def test_a_signal_ends_the_children_and_leaves_files_that_can_be_read(tree, numb
 
 def test_a_compiler_switch_on_the_host_device(tmp_path):
     """Times mean nothing there; code and converts are real."""
-    env = {**os.environ, "PYTHON": sys.executable, "REPO": "samples", "HOST_TARGET": "cuda:90", "HOST_MODE": "compile", "DTYPES": "float16",
-           "SWITCH": "RLC_STOCK_ENHANCE", "OPS": "rand", "RUN": str(tmp_path / "ab")}
+    env = {**os.environ, "PYTHON": sys.executable, "REPO": "samples", "HOST_TARGET": "cuda:90", "HOST_MODE": "compile",
+           "DTYPES": "float16", "SWITCH": "RLC_STOCK_ENHANCE", "OPS": "rand", "RUN": str(tmp_path / "ab")}
     done = subprocess.run([ROOT / "ab_test.sh"], env=env, cwd=tmp_path, text=True, capture_output=True, timeout=600, check=False)
     assert "ab_test.sh: host:0: the host device measures no time: every row will be invalid" in done.stderr
     rows = list(csv.DictReader(open(tmp_path / "ab/ab.csv")))
-    assert done.returncode == 1 and {(r["verdict"], r["reason"]) for r in rows} == {("invalid", "the host device measures no time")}
+    assert done.returncode == 1
+    assert {(r["verdict"], r["reason"]) for r in rows} == {("invalid", "the host device measures no time")}
     assert {(r["correctness_off"], r["correctness_on"], r["code"]) for r in rows} == {("passed", "passed", "different")}
     assert int(rows[0]["converts_off"]) > int(rows[0]["converts_on"]) >= 0
     log = (tmp_path / "ab/samples/rand/round-2-on/run.log").read_text()

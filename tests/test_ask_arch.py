@@ -1,4 +1,4 @@
-"""The architecture that the dismiss list and compile-ahead go by, asked of a stub torch: only the package's answers are made up."""
+"""The architecture that the dismiss list and compile-ahead go by, asked of a stub torch: only its answers are made up."""
 import sys
 
 import pytest

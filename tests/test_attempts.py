@@ -49,14 +49,16 @@ def test_a_knob_that_only_run_pytest_judges_is_refused_before_anything_is_made(s
 def test_a_pytest_that_never_began_stops_the_screen_and_marks_nothing(stub, words, pytest_exit, reason):
     stub.behave("add", f"rm $RUN_DIR/session.jsonl\ncat <<'END' | tee -a $RUN_DIR/run.log\n{words}\nEND\nfinish {pytest_exit}")
     assert stub.run("--ops", "add") == 3
-    assert f"main/add/attempts/1/run.log: pytest did not start: {reason}; no operator can be run like this: mend it" in stub.output()
+    said = f"main/add/attempts/1/run.log: pytest did not start: {reason}; no operator can be run like this: mend it"
+    assert said in stub.output()
     assert stub.statuses() == {}
     stub.behave("add", "")
     assert stub.run("--ops", "add") == 0
 
 
 def test_a_pytest_that_never_began_for_lack_of_memory_is_tried_again(stub):
-    stub.behave("abs", "[ $ATTEMPT -gt 1 ] || { rm $RUN_DIR/session.jsonl; say 'MemoryError: CUDA error: out of memory'; finish 1; }")
+    stub.behave("abs", "[ $ATTEMPT -gt 1 ] || { rm $RUN_DIR/session.jsonl; "
+                       "say 'MemoryError: CUDA error: out of memory'; finish 1; }")
     assert stub.run("--ops", "abs") == 0
     assert stub.marker("abs")["attempt"] == 2
 
@@ -77,7 +79,8 @@ def test_an_operator_that_removes_its_run_directory_is_crashed(stub):
 
 
 def test_a_log_that_cannot_be_written_stops_the_screen(stub):
-    stub.behave("abs", "echo 'run_pytest.sh: error: /r/run.log: was not written to its end; free some space and run again' >&2; exit 3")
+    stub.behave("abs", "echo 'run_pytest.sh: error: /r/run.log: was not written to its end; free some space and run again' >&2; "
+                       "exit 3")
     assert stub.run("--ops", "abs") == 3
     assert "run_batch.py: error: /r/run.log: was not written to its end; free some space" in stub.output()
     assert stub.statuses() == {}

@@ -85,14 +85,16 @@ def test_the_record_says_where_it_was_made(cold):
 
 def test_equal_keys_of_different_types_are_different_entries(cold):
     keys = [entry["key"] for entry in cold.entries.values() if "typed" in entry["kernel"]]
-    raw = [json.loads(e["key"])[0] for e in json.loads((cold.path / "autotune.json").read_text())["entries"] if "typed" in e["kernel"]]
+    record = json.loads((cold.path / "autotune.json").read_text())
+    raw = [json.loads(e["key"])[0] for e in record["entries"] if "typed" in e["kernel"]]
     assert keys and raw == [["bool", True], ["int", 1], ["float", "0x1.0000000000000p+0"], ["float", "0x0.0p+0"],
                             ["float", "-0x0.0p+0"], ["NoneType", None]]
 
 
 def test_no_config_at_all_is_said(cold):
     assert cold.code == 1 and "test_it.py::test_no_config_compiles - triton.compiler.errors.Compil" in cold.text
-    assert re.search(r"AUTOTUNE_NO_VALID_CONFIG kernel=test_it.hopeless_kernel key=\S+ reason=none of 2 configs compiled", cold.text)
+    said = r"AUTOTUNE_NO_VALID_CONFIG kernel=test_it.hopeless_kernel key=\S+ reason=none of 2 configs compiled"
+    assert re.search(said, cold.text)
     assert not [case for case in cold.entries if case.startswith("hopeless")]
 
 
@@ -144,7 +146,8 @@ def test_replay_rules_over_a_database_with_other_winners(replayed):
 def test_every_live_launch_is_said_and_counted(replayed, edited):
     text = replayed.text
     assert text.count("AUTOTUNE_REPLAY_MISSED kernel=test_it.lib_kernel key=[[\"int\",64]") == 1
-    assert text.count("AUTOTUNE_REPLAY_FALLBACK reason=compile_CompileTimeAssertionFailure_no_evict kernel=test_it.lib_kernel") == 1
+    fallback = "AUTOTUNE_REPLAY_FALLBACK reason=compile_CompileTimeAssertionFailure_no_evict kernel=test_it.lib_kernel"
+    assert text.count(fallback) == 1
     assert re.search(r"AUTOTUNE_REPLAY_DROPPED kernel=test_it.plain_hook_kernel key=\S+ reason=its config has a pre_hook", text)
     assert f"AUTOTUNE_REPLAY autotune: used=2 unused=6 missed=0 fallback=0 dropped=1 from={edited}/autotune.json" in text
     assert f"AUTOTUNE_REPLAY libtuner: used=2 unused=0 missed=1 fallback=1 dropped=0 from={edited}/autotune.json" in text
@@ -191,7 +194,8 @@ def test_typed_keys_are_replayed_each_with_its_own_config(folder, cold):
     (folder.path / "typed.json").write_text(json.dumps(data))
     run = folder.run("typed", "-k", "typed", TYPED="1", REPLAY_FROM=str(folder.path / "typed.json"), REPLAY_STRICT="1")
     assert run.code == 0, run.text
-    launched = {e["key"]: e["config"]["kwargs"]["BLOCK"][1] for e in json.loads((run.path / "autotune.json").read_text())["entries"]}
+    record = json.loads((run.path / "autotune.json").read_text())
+    launched = {e["key"]: e["config"]["kwargs"]["BLOCK"][1] for e in record["entries"]}
     assert launched == blocks and list(blocks.values()) == [64, 128] * 3
 
 
@@ -270,7 +274,8 @@ ENTRY = {"kind": "libtuner", "kernel": "k", "source": "s", "configs": "c", "key"
     ('{"schema": 2}', "schema 2: this version reads 1; record again"),
     ('{"schema": 1, "meta": {}, "entries": [{"kind": "libtuner"}]}', "is no autotune record (KeyError: 'kernel')"),
     (json.dumps({"schema": 1, "meta": {}, "entries": [{**ENTRY, "config": {}}]}), "is no autotune record (KeyError: 'pre_hook')"),
-    (json.dumps({"schema": 1, "meta": {}, "entries": [{**ENTRY, "config": {"kwargs": {"B": ["int"]}, "fields": {}, "pre_hook": False}}]}),
+    (json.dumps({"schema": 1, "meta": {}, "entries": [
+        {**ENTRY, "config": {"kwargs": {"B": ["int"]}, "fields": {}, "pre_hook": False}}]}),
      "is no autotune record (IndexError")])
 def test_a_cut_or_foreign_record_is_refused(tmp_path, text, said):
     from autotune_record import record

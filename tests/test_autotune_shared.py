@@ -51,7 +51,8 @@ def test_eight_processes_record_while_a_ninth_holds_the_write_lock(folder):
     assert holder.wait(30) == 0 and run.code == 0, run.text
     with sqlite3.connect(path) as database:
         winners, _ = find_tables(database, "lib_kernel")
-        assert sorted(database.execute(f"SELECT key_0, BLOCK FROM '{winners}'")) == [(999, 64), *((1000 + n, 64) for n in range(8))]
+        found = sorted(database.execute(f"SELECT key_0, BLOCK FROM '{winners}'"))
+        assert found == [(999, 64), *((1000 + n, 64) for n in range(8))]
 
 
 HOLD_LOCK = """
@@ -72,9 +73,10 @@ NODES = [f"benchmark/test_{op}.py::test_{op}" for op in ("mm", "addmm", "bmm", "
 
 
 def run_samples(folder, name, **environment):
-    env = {**os.environ, "REPO": "samples", "PYTHON": sys.executable, "DTYPES": "float16", "RUN_DIR": str(folder / name), "HOST_TARGET": "cuda:90",
-           "HOST_MODE": "compile", "TRITON_CACHE_DIR": str(folder / "triton"), **environment}
-    done = subprocess.run([ROOT / "run_pytest.sh", "tuned", *NODES], env=env, text=True, capture_output=True, timeout=600, check=False)
+    env = {**os.environ, "REPO": "samples", "PYTHON": sys.executable, "DTYPES": "float16", "RUN_DIR": str(folder / name),
+           "HOST_TARGET": "cuda:90", "HOST_MODE": "compile", "TRITON_CACHE_DIR": str(folder / "triton"), **environment}
+    done = subprocess.run([ROOT / "run_pytest.sh", "tuned", *NODES], env=env, text=True, capture_output=True, timeout=600,
+                          check=False)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr
     record = json.loads((folder / name / "autotune.json").read_text())
     return {(e["kernel"], e["key"]): e for e in record["entries"]}, done.stdout
@@ -84,8 +86,9 @@ def test_the_operators_of_flag_gems(tmp_path):
     recorded, _ = run_samples(tmp_path, "recorded", FLAGGEMS_DB_URL=f"sqlite:///{tmp_path}/db")
     assert {kernel.rpartition(".")[2] for kernel, _ in recorded} >= {"scale_transpose_kernel", "addmm_kernel", "bmm_kernel"}
     assert {e["kind"] for e in recorded.values()} == {"libtuner", "autotune"}
-    again, text = run_samples(tmp_path, "again", FLAGGEMS_DB_URL=f"sqlite:///{tmp_path}/other", REPLAY_FROM=str(tmp_path / "recorded"),
-                              REPLAY_STRICT="1")
-    assert {key: (e["config"], e["origin"]) for key, e in again.items()} == {key: (e["config"], "replayed") for key, e in recorded.items()}
+    again, text = run_samples(tmp_path, "again", FLAGGEMS_DB_URL=f"sqlite:///{tmp_path}/other",
+                              REPLAY_FROM=str(tmp_path / "recorded"), REPLAY_STRICT="1")
+    assert {key: (e["config"], e["origin"]) for key, e in again.items()} == {
+        key: (e["config"], "replayed") for key, e in recorded.items()}
     counts = re.findall(r"AUTOTUNE_REPLAY (\w+): used=(\d+) unused=0 missed=0 fallback=0 dropped=0", text)
     assert sum(int(used) for _, used in counts) == len(recorded) and {kind for kind, _ in counts} == {"libtuner", "autotune"}

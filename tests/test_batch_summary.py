@@ -46,17 +46,21 @@ def add_all_statuses(screen):
 
 
 GOLDEN = '''\
-schema,repo,op,status,dtype,mode,level,timer,cache,shape,latency_base_ms,latency_ms,speedup,host_us,tflops,gbps_base,gbps,row_status,attempt,fallback,device,reason
+schema,repo,op,status,dtype,mode,level,timer,cache,shape,latency_base_ms,latency_ms,speedup,host_us,tflops,gbps_base,gbps,\
+row_status,attempt,fallback,device,reason
 1,main,abs,ok,float16,kernel,core,do_bench,cold,"[torch.Size([64, 64])]",0.2,0.1,2.0,,1.5,10.0,20.0,SUCCESS,1,,1,
 1,main,abs,ok,float16,kernel,core,do_bench,cold,"[torch.Size([128, 64])]",0.1,0.2,0.5,,1.5,10.0,20.0,SUCCESS,1,,1,
 1,main,abs,ok,float32,kernel,core,do_bench,cold,abs_backward: [torch.Size([64])],0.3,0.1,3.0,,,,,SUCCESS,1,,1,
-1,main,conv2d,timeout,float16,kernel,core,do_bench,cold,[torch.Size([64])],0.2,0.1,2.0,,,,,SUCCESS,1,,1,stopped at its time limit; 1 row measured
+1,main,conv2d,timeout,float16,kernel,core,do_bench,cold,[torch.Size([64])],0.2,0.1,2.0,,,,,SUCCESS,1,,1,\
+stopped at its time limit; 1 row measured
 1,main,evil,dismissed,,,,,,,,,,,,,,,,,0,hangs the host
 1,main,gone,not_found,,kernel,core,do_bench,cold,,,,,,,,,,1,,1,not found: benchmark/test_gone.py::test_gone
 1,main,half,interrupted,float16,kernel,core,do_bench,cold,[torch.Size([64])],0.2,0.1,2.0,,,,,SUCCESS,1,,0,not finished
 1,main,lost,not_found,,,,,,,,,,,,,,,,,0,no benchmark node in the tree
-1,main,mm,partial,float16,kernel,core,do_bench,cold,"[torch.Size([8, 64]), torch.Size([64, 64])]",0.4,0.1,4.0,,,,,SUCCESS,3,subset,1,RuntimeError: out; 1 of 3 rows measured
-1,main,mm,partial,float16,kernel,core,do_bench,cold,"[torch.Size([9, 64]), torch.Size([64, 64])]",,,,,,,,FAILED,3,subset,1,"RuntimeError: out, of ""memory"""
+1,main,mm,partial,float16,kernel,core,do_bench,cold,"[torch.Size([8, 64]), torch.Size([64, 64])]",0.4,0.1,4.0,,,,,SUCCESS,3,\
+subset,1,RuntimeError: out; 1 of 3 rows measured
+1,main,mm,partial,float16,kernel,core,do_bench,cold,"[torch.Size([9, 64]), torch.Size([64, 64])]",,,,,,,,FAILED,3,\
+subset,1,"RuntimeError: out, of ""memory"""
 1,main,mm,partial,float32,kernel,core,do_bench,cold,,,,,,,,,NOT_MEASURED,3,subset,1,after failure of torch.float16
 1,main,silu,skipped,,kernel,core,do_bench,cold,,,,,,,,,,1,,1,needs SM90
 1,main,sort,failed,,kernel,core,do_bench,cold,,,,,,,,,,1,,1,no-data: pytest passed without a measured row
@@ -124,7 +128,8 @@ summary: {screen.path}/summary.csv
 def test_a_reason_is_one_line(screen):
     done = summarize(screen.add("abs", "failed", "", reason="RuntimeError:").path, expect=1)
     assert "\nfailed      main/abs: RuntimeError:\n" in done.stdout
-    (screen.path / "main/abs/.complete").write_text('{"schema": 1, "status": "failed", "attempt": 1, "reason": "a\\n b\\r\\n\\nc"}')
+    marker = '{"schema": 1, "status": "failed", "attempt": 1, "reason": "a\\n b\\r\\n\\nc"}'
+    (screen.path / "main/abs/.complete").write_text(marker)
     assert "\nfailed      main/abs: a b c\n1 op: 1 failed\nsummary: " in summarize(screen.path, expect=1).stdout
 
 
@@ -136,7 +141,8 @@ FACTS = ("created 2026-11-30T06:29:00Z", "devices 0, 1: NVIDIA H200, NVIDIA L4",
 def test_summary_md(screen):
     info = json.loads((screen.path / "screen.json").read_text())
     info |= {"models": ["NVIDIA H200", "NVIDIA L4"], "driver": "570.86.15", "harness": "98a2b83",
-             "versions": {"flag_gems": "5.0.2", "python": "3.11.7", "torch": "2.11.0", "triton": "3.6.0", "triton *.so": [1, 2, 3]},
+             "versions": {"flag_gems": "5.0.2", "python": "3.11.7", "torch": "2.11.0", "triton": "3.6.0",
+                          "triton *.so": [1, 2, 3]},
              "repos": {"main": {"tree": "/x", "commit": "ed2508bcb5a03000e9774734201d840ba362cd11", "changes": ""},
                        "vllm": {"tree": "/v", "commit": ""}, "samples": {"tree": "/s", "commit": ""}}}
     (screen.path / "screen.json").write_text(json.dumps(info))

@@ -31,12 +31,15 @@ def test_a_result_that_no_plan_names_is_an_integrity_error(screen):
     ("schema,repo,op,device,nodes,reason\n1,main,abs,0,x,\n", "column 'status' is missing"),
     ("schema,repo,op,status,device,nodes,reason\n1,main,abs,planned,0,x,\n1,main,abs,planned,0,x,\n",
      "line 3: main/abs is planned in line 2 already"),
-    ("schema,repo,op,status,device,nodes,reason\n2,main,abs,planned,0,x,\n", "line 2: '2,main,abs,planned,0,x,': no row of schema 1"),
+    ("schema,repo,op,status,device,nodes,reason\n2,main,abs,planned,0,x,\n",
+     "line 2: '2,main,abs,planned,0,x,': no row of schema 1"),
     ("schema,repo,op,status,device,nodes,reason\n1,main,ab", "line 2: '1,main,ab,None,None,None,None': no row of schema 1"),
     ("schema,repo,op,status,device,nodes,reason\n1,main,abs,great,0,x,\n", "main/abs: status 'great' is unknown"),
     ("", "column 'schema' is missing"),
-    ("schema,repo,op,status,device,nodes,reason\n1,main,..,planned,0,x,\n", "line 2: '1,main,..,planned,0,x,': no row of schema 1"),
-    ("schema,repo,op,status,device,nodes,reason\n1,main,a/b,planned,0,x,\n", "line 2: '1,main,a/b,planned,0,x,': no row of schema 1"),
+    ("schema,repo,op,status,device,nodes,reason\n1,main,..,planned,0,x,\n",
+     "line 2: '1,main,..,planned,0,x,': no row of schema 1"),
+    ("schema,repo,op,status,device,nodes,reason\n1,main,a/b,planned,0,x,\n",
+     "line 2: '1,main,a/b,planned,0,x,': no row of schema 1"),
     ("schema,repo,op,status,device,nodes,reason\n1,main,\x01,planned,0,x,\n", "line 2: "),
     ("schema,repo,op,status,device,nodes,reason\n1,main,abs," + 200000 * "x", "field larger than field limit"),
     ("\x00\n", "")], ids=lambda value: "")
@@ -142,7 +145,8 @@ def test_a_marker_with_wrong_types_is_an_interrupted_op_too(screen, part):
     marker = json.loads((screen.path / "main/abs/.complete").read_text()) | part
     (screen.path / "main/abs/.complete").write_text(json.dumps(marker))
     done = summarize(screen.path, expect=1)
-    assert columns(read_summary(screen.path), "op", "status", "speedup", "reason") == [("abs", "interrupted", "2.0", "not finished")]
+    found = columns(read_summary(screen.path), "op", "status", "speedup", "reason")
+    assert found == [("abs", "interrupted", "2.0", "not finished")]
     assert done.stderr.count("\n") == 1 and "main/abs/.complete: cut or unknown" in done.stderr
 
 

@@ -58,7 +58,8 @@ def test_rows_after_an_illegal_access_are_its_cascade(screen):
     error = "RuntimeError: CUDA error: an illegal memory access was encountered"
     tables = "".join(title("abs", dtype) + HEAD + row("FAILED", "N/A", "N/A", "N/A")
                      + f"FAILED: Operator=abs dtype=torch.{dtype} row=1 err=<<<{error}>>>\n"
-                     for dtype in ("float16", "float32", "int8")) + title("abs", "bool") + HEAD + row("SUCCESS", "0.2", "0.1", "2.000")
+                     for dtype in ("float16", "float32", "int8"))
+    tables += title("abs", "bool") + HEAD + row("SUCCESS", "0.2", "0.1", "2.000")
     summarize(screen.add("abs", "partial", tables, reason=error).path, "--quiet", expect=1)
     assert columns(read_summary(screen.path), "dtype", "row_status", "reason") == [
         ("float16", "FAILED", error), ("float32", "NOT_MEASURED", "cascade: " + error),
@@ -66,7 +67,7 @@ def test_rows_after_an_illegal_access_are_its_cascade(screen):
 
 
 def test_the_order_is_repo_op_and_table_whatever_the_plan_says(screen):
-    both = title("b", "int8") + HEAD + row("SUCCESS", "0.2", "0.1", "2.000") + title("b", "bool") + HEAD + row("SUCCESS", "0.2", "0.1", "2.000")
+    both = "".join(title("b", dtype) + HEAD + row("SUCCESS", "0.2", "0.1", "2.000") for dtype in ("int8", "bool"))
     screen.add("b", "ok", both, repo="vllm").add("c", "ok", GOOD).add("b", "ok", both).add("a", plan="dismissed", reason="x")
     summarize(screen.path, "--quiet")
     assert columns(read_summary(screen.path), "repo", "op", "dtype") == [
@@ -90,7 +91,8 @@ def test_every_run_log_below_a_directory_is_a_run(tmp_path):
     write_hand_run(tmp_path / "h/main/abs-2", run_log("abs", GOOD.replace("2.000", "3.000"), cache="warm"), 0)
     write_hand_run(tmp_path / "h/main/abs-10", run_log("abs", GOOD.replace("2.000", "4.000")), 0)
     write_hand_run(tmp_path / "h/main/mm", run_log("mm", ""), 0, [{"outcome": "skipped", "reason": "needs SM90"}])
-    write_hand_run(tmp_path / "h/main/sort", run_log("sort", "", pytest_exit=1), None, [{"outcome": "failed", "error": "KeyError: 1"}])
+    failed = [{"outcome": "failed", "error": "KeyError: 1"}]
+    write_hand_run(tmp_path / "h/main/sort", run_log("sort", "", pytest_exit=1), None, failed)
     write_hand_run(tmp_path / "h/main/topk", run_log("topk", GOOD, end=False))
     write_hand_run(tmp_path / "h/main/bare", GOOD, 0)
     done = summarize(tmp_path / "h", expect=1)
@@ -114,7 +116,8 @@ def test_one_run_directory_is_a_run_too(tmp_path):
 
 def test_a_tests_jsonl_with_wrong_types_says_what_it_can(tmp_path):
     write_hand_run(tmp_path / "h/main/abs", run_log("abs", "", pytest_exit=1), 1, [
-        {"outcome": "failed", "error": ["x"], "reason": {"a": 1}, "when": 3}, {"outcome": ["failed"], "error": "KeyError: 1"}, [1], 5])
+        {"outcome": "failed", "error": ["x"], "reason": {"a": 1}, "when": 3}, {"outcome": ["failed"], "error": "KeyError: 1"},
+        [1], 5])
     write_hand_run(tmp_path / "h/main/mm", run_log("mm", GOOD), [1])
     summarize(tmp_path / "h", expect=1)
     assert columns(read_summary(tmp_path / "h"), "op", "status") == [("abs", "failed"), ("mm", "ok")]
@@ -134,4 +137,5 @@ def test_runs_by_hand_say_what_their_logs_say(tmp_path):
     for repo in ("main", "samples"):
         write_hand_run(tmp_path / "h" / repo / "abs", run_log("abs", GOOD, repo=repo).replace("op: abs\n", "op: abs\n" + head), 0)
     summarize(tmp_path / "h")
-    assert "\n- devices 0\n- main at ed2508bcb5a0\n- sample tree of gemscreen ed2508bcb5a0\n" in (tmp_path / "h/summary.md").read_text()
+    said = "\n- devices 0\n- main at ed2508bcb5a0\n- sample tree of gemscreen ed2508bcb5a0\n"
+    assert said in (tmp_path / "h/summary.md").read_text()

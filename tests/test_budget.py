@@ -41,7 +41,8 @@ def night(stub):
     assert stub.run("--devices", "host:0", "--run", stub.runs / "first") == 0
     for number, (op, seconds) in enumerate(zip(OPS, (1, 900, 2, 3, 1))):
         path = stub.runs / f"first/main/{op}/.complete"
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"seconds": seconds, "finished": f"2026-11-29T0{number}:00:00Z"}))
+        facts = {"seconds": seconds, "finished": f"2026-11-29T0{number}:00:00Z"}
+        path.write_text(json.dumps(json.loads(path.read_text()) | facts))
     (stub.folder / "order").unlink()
     return stub
 

@@ -104,7 +104,8 @@ def make_random_task(pick):
 
 def make_random_timing(pick):
     directions = ["", "faster", "faster", "slower", "slower"]
-    return Timing(pick(["ok"] * 8 + ["none", "no-b", "invalid", "new word"]), "", *(pick([None, 0.5, 1.0, 2.0]) for _ in range(5)),
+    states = ["ok"] * 8 + ["none", "no-b", "invalid", "new word"]
+    return Timing(pick(states), "", *(pick([None, 0.5, 1.0, 2.0]) for _ in range(5)),
                   pick(directions), pick(directions), pick([0, 0, 1]), pick([0, 0, 1]))
 
 

@@ -1,4 +1,4 @@
-"""campaign/evidence.py: what a step's files say where a marker, a replay or a time does not fit. Whole runs: test_campaign_run.py."""
+"""campaign/evidence.py: what a step's files say where a marker, a replay or a time does not fit. Runs: test_campaign_run.py."""
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -45,9 +45,11 @@ def test_a_session_that_was_ended_from_inside_is_no_success(tmp_path):
 
 
 @pytest.mark.parametrize("status, exit_json, said", [
-    ("ok", '{"pytest_exit": 0}', ("ok", "")), ("ok", '{"pytest_exit": 1}', ("crashed", "its marker says ok, its files say failed")),
+    ("ok", '{"pytest_exit": 0}', ("ok", "")),
+    ("ok", '{"pytest_exit": 1}', ("crashed", "its marker says ok, its files say failed")),
     ("failed", '{"pytest_exit": 0}', ("crashed", "its marker says failed, its files say ok")),
-    ("crashed", None, ("crashed", "pytest never ended by itself")), ("crashed", "[0]", ("crashed", "pytest never ended by itself")),
+    ("crashed", None, ("crashed", "pytest never ended by itself")),
+    ("crashed", "[0]", ("crashed", "pytest never ended by itself")),
     ("ok", "{", ("crashed", "its marker says ok, its files say crashed")),
     ("timeout", None, ("timeout", "too slow"))])
 def test_the_files_count_and_not_the_marker(tmp_path, status, exit_json, said):
@@ -66,15 +68,20 @@ COLD = Figure(1.0, "graph", "cold")
 
 def make_variant(runs=2, **facts):
     converts = Converts(0, 0, 0)
-    return SimpleNamespace(**{"kernel": "k", "ttgir": "t", "binary": "b", "hash": "h", "switch": "e1", "converts": converts, "runs": runs} | facts)
+    own = {"kernel": "k", "ttgir": "t", "binary": "b", "hash": "h", "switch": "e1", "converts": converts, "runs": runs}
+    return SimpleNamespace(**own | facts)
 
 
 def make_task(ran=None, **changes):
     """A task with both rounds; `changes` of rows by part and cell, as a1_candidate; `ran` of variants likewise."""
     row, ran = {"r": COLD, "s": COLD}, ran or {}
-    steps = {(part, name): StepData("ok", "", SimpleNamespace(errors=(), variants=ran.get(f"{part}_{name}", (make_variant(),))), "",
-                                    changes.get(f"{part}_{name}", row)) for part in ("a1", "b1")
-             for name in ("off", "mask0", "candidate") if f"{part}_{name}" not in changes or changes[f"{part}_{name}"] is not None}
+    steps = {}
+    for part in ("a1", "b1"):
+        for cell in ("off", "mask0", "candidate"):
+            rows = changes.get(f"{part}_{cell}", row)
+            kernels = SimpleNamespace(errors=(), variants=ran.get(f"{part}_{cell}", (make_variant(),)))
+            if rows is not None:
+                steps[(part, cell)] = StepData("ok", "", kernels, "", rows)
     return TaskData("t", StepData("ok", ""), steps, {}, dict.fromkeys(("off", "mask0", "candidate"), "^e1$"), True, 1)
 
 
@@ -82,13 +89,15 @@ def make_task(ran=None, **changes):
     (None, ("cell-missing", "off: record: missing")),
     (StepData("failed", "pytest's exit status is 1"), ("off-failed", "off: record: pytest's exit status is 1")),
     (StepData("timeout", "stopped at its limit of 9 s"), ("cell-timeout", "off: record: stopped at its limit of 9 s")),
-    (StepData("ok", "", None, "autotune.json is missing or broken"), ("record-broken", "off: record: autotune.json is missing or broken"))])
+    (StepData("ok", "", None, "autotune.json is missing or broken"),
+     ("record-broken", "off: record: autotune.json is missing or broken"))])
 def test_without_a_sound_record_there_is_no_evidence(record, said):
     assert find_broken_evidence(scope_facts(replace(make_task(), record=record), 0)) == said
 
 
 ONE = {"r": COLD}
 EVENT = dict.fromkeys("rs", COLD._replace(timer="event"))
+OTHER_CODE = "b1: candidate ran other code than in a1, or ran it otherwise"
 
 
 def test_times_of_both_rounds():
@@ -101,13 +110,15 @@ def test_times_of_both_rounds():
     ({"b1_mask0": None}, "invalid", "b1: mask0 is missing"),
     ({"a1_candidate": {}}, "invalid", "a1: candidate has no rows, or other rows than off in a1"),
     (dict.fromkeys(("b1_off", "b1_mask0", "b1_candidate"), ONE), "invalid", "b1: off has no rows, or other rows than off in a1"),
-    (dict.fromkeys(("b1_off", "b1_mask0", "b1_candidate"), EVENT), "invalid", "b1: off: r: timed by event cold, off in a1 by graph cold"),
-    ({"ran": {"b1_candidate": (make_variant(ttgir="u"),)}}, "invalid", "b1: candidate ran other code than in a1, or ran it otherwise"),
-    ({"ran": {"b1_candidate": (make_variant(runs=1),)}}, "invalid", "b1: candidate ran other code than in a1, or ran it otherwise"),
-    ({"ran": {"b1_candidate": (make_variant(switch="e0"),)}}, "invalid", "b1: candidate ran other code than in a1, or ran it otherwise"),
+    (dict.fromkeys(("b1_off", "b1_mask0", "b1_candidate"), EVENT), "invalid",
+     "b1: off: r: timed by event cold, off in a1 by graph cold"),
+    ({"ran": {"b1_candidate": (make_variant(ttgir="u"),)}}, "invalid", OTHER_CODE),
+    ({"ran": {"b1_candidate": (make_variant(runs=1),)}}, "invalid", OTHER_CODE),
+    ({"ran": {"b1_candidate": (make_variant(switch="e0"),)}}, "invalid", OTHER_CODE),
     ({"a1_candidate": {**ONE, "s": COLD._replace(ms=None)}}, "invalid", "a1: candidate: s: no time"),
     ({"a1_candidate": EVENT}, "invalid", "a1: candidate: r: timed by event cold, off in a1 by graph cold"),
-    ({"b1_mask0": dict.fromkeys("rs", COLD._replace(cache="warm"))}, "invalid", "b1: mask0: r: timed by graph warm, off in a1 by graph cold"),
+    ({"b1_mask0": dict.fromkeys("rs", COLD._replace(cache="warm"))}, "invalid",
+     "b1: mask0: r: timed by graph warm, off in a1 by graph cold"),
     ({"a1_off": dict.fromkeys("rs", Figure(1.0, "host", "host"))}, "invalid", "a1: off: r: no time")])
 def test_times_that_do_not_fit(changes, state, said):
     times = read_times(make_task(**changes))
@@ -154,9 +165,11 @@ def write_step(run, step, status="ok", pytest_exit=0, **files):
 
 @pytest.mark.parametrize("log, session, said", [
     (LOG, SESSION, ("ok", "")), (LOG, None, ("ok", "")),
-    (LOG.replace("op: t", "record: session.jsonl"), None, ("crashed", "pytest did not start")), (LOG.partition("==== gemscreen end")[0], SESSION, ("crashed", "run.log is cut")),
+    (LOG.replace("op: t", "record: session.jsonl"), None, ("crashed", "pytest did not start")),
+    (LOG.partition("==== gemscreen end")[0], SESSION, ("crashed", "run.log is cut")),
     (LOG, SESSION.replace(TABLE, 2 * TABLE), ("crashed", "1 of 2 printed rows lack in run.log, or have another figure there")),
-    (LOG, SESSION.replace("0.500000", "0.600000"), ("crashed", "1 of 1 printed rows lack in run.log, or have another figure there"))])
+    (LOG, SESSION.replace("0.500000", "0.600000"),
+     ("crashed", "1 of 1 printed rows lack in run.log, or have another figure there"))])
 def test_a_log_that_lost_rows_is_no_evidence(tmp_path, log, session, said):
     write_step(tmp_path, STEP, run_log=log, **({"session_jsonl": session} if session else {}))
     step = read_step(tmp_path, STEP, {})
@@ -169,14 +182,17 @@ def test_a_log_that_lost_rows_is_no_evidence(tmp_path, log, session, said):
     ("gems: throttled: sw_power_cap",) * 2])
 def test_a_figure_that_holds_the_time_of_the_host_is_none_of_the_kernels(tmp_path, reason, doubt):
     """Two compilers cannot be compared by it; do_bench gives such figures for what cannot be captured."""
-    line = (f"TIMER: Operator=t dtype=torch.float16 row=1 timer=do_bench cache=cold how=flush launches=1 copies=1 samples=9 spread=0.1 "
-            f"host_us=219 host_us_base=56 reason=<<<{reason}>>>\n")
+    line = (f"TIMER: Operator=t dtype=torch.float16 row=1 timer=do_bench cache=cold how=flush launches=1 copies=1 samples=9 "
+            f"spread=0.1 host_us=219 host_us_base=56 reason=<<<{reason}>>>\n")
     write_step(tmp_path, STEP, run_log=LOG.replace("==== gemscreen end", line + "==== gemscreen end"), session_jsonl=SESSION)
-    assert read_step(tmp_path, STEP, {}).rows == {"t float16 [torch.Size([64, 64])]": Figure(0.5, "do_bench", "cold", None, doubt)}
+    rows = read_step(tmp_path, STEP, {}).rows
+    assert rows == {"t float16 [torch.Size([64, 64])]": Figure(0.5, "do_bench", "cold", None, doubt)}
 
 
-@pytest.mark.parametrize("outcome, said", [("failed", "failed"), ("error", "failed"), ("passed", "failed: pytest's exit status is 1")])
+@pytest.mark.parametrize("outcome, said", [
+    ("failed", "failed"), ("error", "failed"), ("passed", "failed: pytest's exit status is 1")])
 def test_a_failure_needs_a_test_that_failed(tmp_path, outcome, said):
     """pytest's status 1 may be a plugin's: that is no wrong result of the operator."""
-    write_step(tmp_path, Step("t", "tests", "candidate"), "failed", 1, run_log=LOG, tests_jsonl=json.dumps({"node": "n", "outcome": outcome}))
-    assert read_tests(tmp_path, Step("t", "tests", "candidate"), "", {})[0] == said
+    step, test = Step("t", "tests", "candidate"), {"node": "n", "outcome": outcome}
+    write_step(tmp_path, step, "failed", 1, run_log=LOG, tests_jsonl=json.dumps(test))
+    assert read_tests(tmp_path, step, "", {})[0] == said

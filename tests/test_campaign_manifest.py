@@ -23,8 +23,8 @@ def check(tmp_path, text):
     return run_tool("manifest", path), path
 
 
-@pytest.mark.parametrize("name, workloads, said", [("host_rlc", 8, "timer none"), ("h200_rlc_stock", 32, "a stand-in for FlagTree's switch"),
-                                                   ("s5000_rlc", 32, "not run here")])
+@pytest.mark.parametrize("name, workloads, said", [
+    ("host_rlc", 8, "timer none"), ("h200_rlc_stock", 32, "a stand-in for FlagTree's switch"), ("s5000_rlc", 32, "not run here")])
 def test_the_shipped_manifests_are_valid(name, workloads, said):
     done = run_tool("manifest", MANIFESTS / f"{name}.yaml")
     assert done.returncode == 0, done.stderr
@@ -35,24 +35,30 @@ REFUSALS = {  # what is replaced, by what, and what is said
     "policy": ("unchanged-off", "changed-on", "line 7: production_default_policy: 'changed-on': Input should be 'unchanged-off'"),
     "unknown key": ("timeout_s: 180", "timeout: 180", "timeout: unknown key; remove it"),
     "missing": ("timeout_s: 180\n", "", "timeout_s: is missing; add it"),
-    "number as text": ("measured_launch_floor: 1", 'measured_launch_floor: "1"', "measured_launch_floor: '1': Input should be a valid integer"),
-    "text as number": ('{RLC_STOCK_ENHANCE: "0"}', "{RLC_STOCK_ENHANCE: 0}", "cells.off.RLC_STOCK_ENHANCE: 0: Input should be a valid string"),
-    "nodes and k": ("{k: dtype0,", "{k: dtype0, nodes: [tests/test_rand.py::test_accuracy_rand],", "nodes and k: give one of them, never both"),
+    "number as text": ("measured_launch_floor: 1", 'measured_launch_floor: "1"',
+                       "measured_launch_floor: '1': Input should be a valid integer"),
+    "text as number": ('{RLC_STOCK_ENHANCE: "0"}', "{RLC_STOCK_ENHANCE: 0}",
+                       "cells.off.RLC_STOCK_ENHANCE: 0: Input should be a valid string"),
+    "nodes and k": ("{k: dtype0,", "{k: dtype0, nodes: [tests/test_rand.py::test_accuracy_rand],",
+                    "nodes and k: give one of them, never both"),
     "narrowing": (', reason: "the workload measures float16, dtype0 of utils.FLOAT_DTYPES"', "", "reason: a narrowing says why"),
     "blank in k": ("k: dtype0", "k: dtype0 and x", "correctness.k: 'dtype0 and x'"),
     "positive control": ("canary: reduction", "canary: identical", "none has `canary: reduction`"),
-    "equal cells": ('RLC_STOCK_PHASE_MASK: "0"', 'RLC_STOCK_PHASE_MASK: "15"', "off, mask0 and candidate must be there, and set different"),
+    "equal cells": ('RLC_STOCK_PHASE_MASK: "0"', 'RLC_STOCK_PHASE_MASK: "15"',
+                    "off, mask0 and candidate must be there, and set different"),
     "a task twice": ("task: abs", "task: rand", "task rand is there twice"),
     "a key twice": ("jobs: 2", "jobs: 2\njobs: 3", "jobs: is there twice; remove one"),
     "times on the host": ("timer: none", "timer: graph", "the host device has no times"),
     "two hosts": ("product: host device", "product: host device, count: 2", "the host device is one; remove count"),
-    "the campaign's own": ('cells:\n  off: {', 'cells:\n  off: {REPLAY_STRICT: "0", ', "REPLAY_STRICT is set by the campaign itself"),
+    "the campaign's own": ('cells:\n  off: {', 'cells:\n  off: {REPLAY_STRICT: "0", ',
+                           "REPLAY_STRICT is set by the campaign itself"),
     "commit": ("source: {repo: samples}", "source: {repo: main}", "give the 40 hex digits"),
     "dtype": ("dtypes: [float16]", "dtypes: [float17]", "workloads.0.dtypes.0: 'float17'"),
     "no yaml": ("schema: 1", "schema: [1", "is no YAML"),
     "half a proof": ("index: {off: -e0-m0$, ", "index: {", "give a pattern of its own for each of off, mask0, candidate"),
     "a proof for two": ("mask0: -e1-m0$", "mask0: -e1-m15$", "give a pattern of its own for each of off, mask0, candidate"),
-    "a proof of nothing": ("candidate: -e1-m15$", 'candidate: ""', "proof.index.candidate: '': String should have at least 1 character"),
+    "a proof of nothing": ("candidate: -e1-m15$", 'candidate: ""',
+                           "proof.index.candidate: '': String should have at least 1 character"),
     "no pattern": ("off: -e0-m0$", "off: -e0(", "proof.index.off: is no regular expression: missing )"),
     "no pattern of a product": ("product: host device", 'product: "host (device"', "device.product: is no regular expression"),
     "a task with the switch": ("    canary: reduction", '    canary: reduction\n    environment: {RLC_STOCK_ENHANCE: "0"}',
@@ -96,8 +102,9 @@ def test_the_same_input_is_frozen_once(tmp_path):
     assert sorted(path.name for path in folder.iterdir()) == [".complete", "manifest.yaml", "tasks.json", "tools.json"]
     assert folder.name == "host_rlc-" + json.loads((folder / ".complete").read_text())["inputs_sha256"][:12]
     assert json.loads((folder / "tasks.json").read_text())["tasks"]["rand"] == {
-        "op": "rand", "benchmark": ["benchmark/test_rand.py::test_rand"], "k": "dtype0", "dtypes": ["float16"], "canary": "reduction",
-        "tests": ["tests/test_rand.py::test_accuracy_rand", "tests/test_rand.py::test_rand_repeats_with_its_seed"], "timeout_s": None,
+        "op": "rand", "benchmark": ["benchmark/test_rand.py::test_rand"], "k": "dtype0", "dtypes": ["float16"],
+        "canary": "reduction", "timeout_s": None,
+        "tests": ["tests/test_rand.py::test_accuracy_rand", "tests/test_rand.py::test_rand_repeats_with_its_seed"],
         "environment": {}, "inventory_override": "", "narrowing": "the workload measures float16, dtype0 of utils.FLOAT_DTYPES"}
     other = prepare(tmp_path, VALID.replace("timeout_s: 180", "timeout_s: 181"))
     assert other.stdout != first.stdout
@@ -112,10 +119,13 @@ def test_shapes_go_over_the_trees_own(tmp_path):
 
 TARGETS = {
     "no such op": ("op: gelu", "op: gleu", "gelu: op gleu: is not in the inventory"),
-    "another op's node": ("op: gelu\n", "op: gelu\n    benchmark: [benchmark/test_abs.py::test_abs]\n", "is no benchmark of gelu in the inventory"),
-    "a node that is not there": ("op: gelu\n", "op: gelu\n    benchmark: [benchmark/test_gelu.py::test_x]\n    inventory_override: tried\n",
+    "another op's node": ("op: gelu\n", "op: gelu\n    benchmark: [benchmark/test_abs.py::test_abs]\n",
+                          "is no benchmark of gelu in the inventory"),
+    "a node that is not there": ("op: gelu\n",
+                                 "op: gelu\n    benchmark: [benchmark/test_gelu.py::test_x]\n    inventory_override: tried\n",
                                  "gelu: benchmark/test_gelu.py::test_x: is not in the tree"),
-    "a test that is not there": ("op: gelu\n", "op: gelu\n    correctness: {nodes: [tests/test_gelu.py::test_x], reason: tried}\n",
+    "a test that is not there": ("op: gelu\n",
+                                 "op: gelu\n    correctness: {nodes: [tests/test_gelu.py::test_x], reason: tried}\n",
                                  "gelu: tests/test_gelu.py::test_x: is not in the tree"),
     "shapes that do not fit": ("op: layer_norm\n", "op: layer_norm\n    shapes: [[8]]\n", "MANIFEST: shapes: "),
 }

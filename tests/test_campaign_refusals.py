@@ -27,7 +27,8 @@ REFUSALS = {  # check: (what is done first, variables, what is said)
     "device-free": (hold_busy, {}, "0: is in use by process 4711"),
     "versions": (lambda mini: edit(mini.manifest, "triton: 3.6.0", "triton: 3.7.0"), {}, "triton: 3.6.0 in"),
     "device-present": (lambda mini: edit(mini.manifest, "Mini Card", "H200"), {}, "0: is Mini Card, the manifest says H200"),
-    "device-single": (lambda mini: edit(mini.manifest, "vendor: nvidia", "vendor: mthreads"), {}, "the manifest wants 1 of mthreads"),
+    "device-single": (lambda mini: edit(mini.manifest, "vendor: nvidia", "vendor: mthreads"), {},
+                      "the manifest wants 1 of mthreads"),
 }
 
 
@@ -45,7 +46,8 @@ def test_a_refusal_names_its_check(tmp_path, check):
 def test_an_unknown_value_of_warm_is_refused_before_anything_is_made(tmp_path):
     mini = MiniCampaign(tmp_path, ["gain"])
     done = mini.run(WARM="yes")
-    assert (done.returncode, done.stderr) == (2, "run.py: error: WARM: yes: unknown; valid are 0, 1\n") and not mini.run_dir.exists()
+    assert (done.returncode, done.stderr) == (2, "run.py: error: WARM: yes: unknown; valid are 0, 1\n")
+    assert not mini.run_dir.exists()
 
 
 def test_a_run_directory_below_which_no_tuner_database_could_be_is_refused(tmp_path):
@@ -55,8 +57,8 @@ def test_a_run_directory_below_which_no_tuner_database_could_be_is_refused(tmp_p
     for place in ("a?b", "link"):
         mini.run_dir = tmp_path / place / "mini"
         done = mini.run()
-        assert (done.returncode, done.stderr) == (2, f"run.py: error: RUN: {tmp_path}/a?b/mini: has a `?`, at which the URL of FlagGems' "
-                                                  "tuner database would end; name another place\n")
+        assert (done.returncode, done.stderr) == (2, f"run.py: error: RUN: {tmp_path}/a?b/mini: has a `?`, at which the URL of "
+                                                  "FlagGems' tuner database would end; name another place\n")
         assert not list((tmp_path / "a?b").iterdir())
 
 
@@ -112,7 +114,8 @@ def test_a_tree_that_changes_meanwhile_is_not_sealed(tmp_path):
     (mini.tree / "benchmark" / "base.py").write_text("# changed\n")
     (mini.tree / "accuracy_result.json").write_text("{}")  # what upstream's tests leave is no change
     assert driver.wait(timeout=60) == 3
-    assert "check source-clean: " in (tmp_path / "output").read_text() and "M benchmark/base.py and 0 more" in (tmp_path / "output").read_text()
+    said = (tmp_path / "output").read_text()
+    assert "check source-clean: " in said and "M benchmark/base.py and 0 more" in said
     assert not (mini.run_dir / "receipt.json").exists() and len(list(mini.run_dir.glob("tasks/*/*/*/.complete"))) == 10
 
 
@@ -141,7 +144,8 @@ def test_a_device_serves_one_campaign(tmp_path):
 
 
 @pytest.mark.parametrize("canaries, said", [
-    ({"keeps_converts": "reduction"}, "must show a reduction, and has 4 converts with off, 4 with the candidate: the switch did not engage"),
+    ({"keeps_converts": "reduction"},
+     "must show a reduction, and has 4 converts with off, 4 with the candidate: the switch did not engage"),
     ({"gain": "identical", "small_gain": "reduction"}, "must have the same code with the candidate"),
     ({"candidate_wrong": "reduction"}, "candidate-incorrect")])
 def test_a_failed_canary_stops_the_campaign(tmp_path, canaries, said):

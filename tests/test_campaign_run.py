@@ -31,7 +31,8 @@ def test_every_outcome_is_classed_as_it_was_planted(mini):
         "keeps_converts": "B identical-code", "other_code": "B changed-without-reduction",
         "slower_code": "R slower-without-reduction", "inputs_only": "B nothing-to-remove", "below_floor_only": "X no-launches",
         "candidate_wrong": "F candidate-incorrect", "mask0_wrong": "F mask0-incorrect", "off_wrong": "X off-incorrect",
-        "tests_crash": "X correctness-missing", "tests_skipped": "X correctness-missing", "tests_elsewhere": "X correctness-missing",
+        "tests_crash": "X correctness-missing", "tests_skipped": "X correctness-missing",
+        "tests_elsewhere": "X correctness-missing",
         "off_fails": "X off-failed", "candidate_fails": "X cell-failed", "candidate_crashes": "X cell-crashed",
         "round_b_crashes": "X timing-invalid", "candidate_hangs": "X cell-timeout", "mask0_differs": "X placebo-differs",
         "dump_missing": "X dump-broken", "index_row_missing": "X dump-broken", "replay_fallback": "X record-broken",
@@ -44,11 +45,12 @@ def test_every_reason_is_planted_or_named_here(mini):
 
 def test_round_b_is_run_reversed_and_only_where_a_time_could_decide(mini):
     parts = {path.parent.name for path in mini.run_dir.glob("tasks/*/b1")}
-    assert parts == {"gain", "regression", "converts_only", "drifting_clock", "one_round_only", "mixed_rows", "small_gain", "wild_rows",
-                     "same_binary", "other_code", "slower_code", "round_b_crashes"}
+    assert parts == {"gain", "regression", "converts_only", "drifting_clock", "one_round_only", "mixed_rows", "small_gain",
+                     "wild_rows", "same_binary", "other_code", "slower_code", "round_b_crashes"}
     order = [line.split()[1] for line in mini.done.stdout.splitlines() if " gain/" in line]
     assert [name for name in order if "/tests/" not in name] == [
-        "gain/record/off:", "gain/a1/off:", "gain/a1/mask0:", "gain/a1/candidate:", "gain/b1/candidate:", "gain/b1/mask0:", "gain/b1/off:"]
+        "gain/record/off:", "gain/a1/off:", "gain/a1/mask0:", "gain/a1/candidate:",
+        "gain/b1/candidate:", "gain/b1/mask0:", "gain/b1/off:"]
     assert order.index("gain/a1/off:") >= 3  # after the canary's correctness
 
 
@@ -91,7 +93,8 @@ def test_the_receipt_says_what_was_run_and_its_noise(mini):
     noise = receipt["noise"]
     assert (noise["null_rows"], noise["alarms"], noise["alarm_rate"], noise["is_usable"]) == (10, 0, 0.0, True)
     assert 0.0005 < noise["row_sigma"] < 0.004
-    assert (receipt["source"]["commit"], receipt["project_commit"]) == ("00000000000000000000000000000000000000aa", "")  # a copy without .git
+    assert receipt["source"]["commit"] == "00000000000000000000000000000000000000aa"
+    assert receipt["project_commit"] == ""      # a copy without .git
     assert "run_pytest.sh" in receipt["tools"] and "campaign/classify.py" in receipt["tools"]
 
 
@@ -148,21 +151,26 @@ def test_an_interrupt_that_arrives_while_a_step_is_started_is_not_lost(tmp_path)
 def test_the_callers_compiler_switches_are_sealed_and_it_goes_on_only_with_them(tmp_path):
     mini = MiniCampaign(tmp_path, ["gain"])
     edit(mini.manifest, "timing: {", "environment: {TRITON_DEBUG: '0'}\ntiming: {")
-    mine = {"DISABLE_LLVM_OPT": 1, "PTXAS_OPTIONS": "-O 1", "TRITON_DEBUG": 1, "TRITON_CACHE_DIR": tmp_path / "none", "NVIDIA_API_KEY": "secret"}
+    mine = {"DISABLE_LLVM_OPT": 1, "PTXAS_OPTIONS": "-O 1", "TRITON_DEBUG": 1, "TRITON_CACHE_DIR": tmp_path / "none",
+            "NVIDIA_API_KEY": "secret"}
     driver = mini.start(MINI_SLOW_S="20", **mine)
     wait_for(lambda: list(mini.run_dir.glob("tasks/*/*/*")))
     driver.send_signal(signal.SIGINT)
     assert driver.wait(timeout=30) == 130
-    assert f"run: {mini.run_dir}\nall cells: DISABLE_LLVM_OPT=1 PTXAS_OPTIONS='-O 1' (set by the caller)\n" in (tmp_path / "output").read_text()
-    for other, said in (({"DISABLE_LLVM_OPT": None}, "DISABLE_LLVM_OPT: is unset, was 1 when"), ({"PTXAS_OPTIONS": "-O 2"}, "PTXAS_OPTIONS: is -O 2, was -O 1"),
-                        ({"USE_IR_LOC": "ttir"}, "USE_IR_LOC: is ttir, was unset when the campaign was started, and all cells get it; unset it\n")):
+    shown = "\nall cells: DISABLE_LLVM_OPT=1 PTXAS_OPTIONS='-O 1' (set by the caller)\n"
+    assert f"run: {mini.run_dir}{shown}" in (tmp_path / "output").read_text()
+    for other, said in (
+            ({"DISABLE_LLVM_OPT": None}, "DISABLE_LLVM_OPT: is unset, was 1 when"),
+            ({"PTXAS_OPTIONS": "-O 2"}, "PTXAS_OPTIONS: is -O 2, was -O 1"),
+            ({"USE_IR_LOC": "ttir"},
+             "USE_IR_LOC: is ttir, was unset when the campaign was started, and all cells get it; unset it\n")):
         done = mini.run(**mine | other)
         assert done.returncode == 3 and f"run.py: error: check switches-same: {said}" in done.stderr, done.stderr
     assert mini.run(**mine).returncode == 0
     switches = json.loads((mini.run_dir / "receipt.json").read_text())["switches"]
     assert {"DISABLE_LLVM_OPT": "1", "PTXAS_OPTIONS": "-O 1"}.items() <= switches.items()
     assert not {"TRITON_DEBUG", "TRITON_CACHE_DIR", "NVIDIA_API_KEY"} & switches.keys()
-    assert "\nall cells: DISABLE_LLVM_OPT=1 PTXAS_OPTIONS='-O 1' (set by the caller)\n" in mini.tool("report", "status", mini.run_dir).stdout
+    assert shown in mini.tool("report", "status", mini.run_dir).stdout
     assert mini.tool("verify", mini.run_dir).returncode == 0
 
 

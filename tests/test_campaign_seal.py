@@ -22,7 +22,8 @@ def test_sha256sum_alone_verifies_and_covers_every_file(mini):
     assert (done.returncode, done.stdout) == (0, "")
     found = sorted(path.relative_to(mini.run_dir).as_posix() for path in mini.run_dir.rglob("*") if path.is_file())
     assert (mini.run_dir / "FILES").read_text().splitlines() == found
-    assert [line[66:] for line in (mini.run_dir / "SHA256SUMS").read_text().splitlines()] == [name for name in found if name != "SHA256SUMS"]
+    sums = (mini.run_dir / "SHA256SUMS").read_text().splitlines()
+    assert [line[66:] for line in sums] == [name for name in found if name != "SHA256SUMS"]
     assert not any(path.stat().st_mode & 0o222 for path in [mini.run_dir, *mini.run_dir.rglob("*")])
 
 
@@ -43,7 +44,8 @@ def make_writable_copy(run, target):
 def forge_sums(run):
     """What someone does who changes a file and its digest."""
     names = [line[66:] for line in (run / "SHA256SUMS").read_text().splitlines()]
-    (run / "SHA256SUMS").write_text("".join(f"{hashlib.sha256((run / n).read_bytes()).hexdigest()}  {n}\n" for n in names if (run / n).is_file()))
+    lines = [f"{hashlib.sha256((run / n).read_bytes()).hexdigest()}  {n}\n" for n in names if (run / n).is_file()]
+    (run / "SHA256SUMS").write_text("".join(lines))
 
 
 def lock_again(run):
@@ -57,30 +59,39 @@ TAMPERS = {  # what is done, whether the digests are forged, what verify says fi
     "a log is added": (lambda run: (run / "tasks/extra.log").write_text("x"), False, "added tasks/extra.log"),
     "a log changed": (lambda run: edit(run / LOG, "1.000000", "2.000000"), False, f"changed {LOG}"),
     "a log is gone": (lambda run: (run / LOG).unlink(), False, f"missing {LOG}"),
-    "a log is a link": (lambda run: (run / LOG).rename(run.parent / "away") and (run / LOG).symlink_to(run.parent / "away"), False,
-                        f"link {LOG}: is no plain file"),
-    "an empty directory is added": (lambda run: (run / "tasks/gain/b2").mkdir(), False, "added tasks/gain/b2: is an empty directory"),
+    "a log is a link": (lambda run: (run / LOG).rename(run.parent / "away") and (run / LOG).symlink_to(run.parent / "away"),
+                        False, f"link {LOG}: is no plain file"),
+    "an empty directory is added": (lambda run: (run / "tasks/gain/b2").mkdir(), False,
+                                    "added tasks/gain/b2: is an empty directory"),
     "a hidden file": (lambda run: (run / ".hidden").mkdir() or (run / ".hidden/x").touch(), False, "added .hidden/x"),
     "a pipe": (lambda run: os.mkfifo(run / "pipe"), False, "link pipe: is no plain file"),
     "another case": (lambda run: (run / "report.md").rename(run / "Report.md"), False, "missing report.md\nadded Report.md"),
-    "digests with line ends of Windows": (lambda run: (run / "SHA256SUMS").write_bytes((run / "SHA256SUMS").read_bytes().replace(b"\n", b"\r\n")),
-                                          False, "SHA256SUMS: cannot be read (no line of sha256sum: "),
-    "a digest twice": (lambda run: edit(run / "SHA256SUMS", "\n", "\n" + "0" * 64 + "  FILES\n"), False, "SHA256SUMS: cannot be read (is cut, or"),
-    "a table is gone": (lambda run: (run / "rows.csv").unlink() or edit(run / "FILES", "rows.csv\n", ""), True, "missing rows.csv"),
-    "the manifest is gone": (lambda run: (run / "frozen/manifest.yaml").unlink() or edit(run / "FILES", "frozen/manifest.yaml\n", ""), True,
-                             "missing frozen/manifest.yaml"),
+    "digests with line ends of Windows": (
+        lambda run: (run / "SHA256SUMS").write_bytes((run / "SHA256SUMS").read_bytes().replace(b"\n", b"\r\n")),
+        False, "SHA256SUMS: cannot be read (no line of sha256sum: "),
+    "a digest twice": (lambda run: edit(run / "SHA256SUMS", "\n", "\n" + "0" * 64 + "  FILES\n"), False,
+                       "SHA256SUMS: cannot be read (is cut, or"),
+    "a table is gone": (lambda run: (run / "rows.csv").unlink() or edit(run / "FILES", "rows.csv\n", ""), True,
+                        "missing rows.csv"),
+    "the manifest is gone": (
+        lambda run: (run / "frozen/manifest.yaml").unlink() or edit(run / "FILES", "frozen/manifest.yaml\n", ""), True,
+        "missing frozen/manifest.yaml"),
     "the list lacks a file": (lambda run: edit(run / "FILES", LOG + "\n", ""), True, "changed FILES"),
     "a time changed": (lambda run: edit(run / LOG, "0.8", "0.7"), True, "says other than the evidence"),
     "the report changed": (lambda run: edit(run / "report.md", "| G gain | 1 |", "| G gain | 2 |"), True,
                            "report.md: says other than the evidence: '| G gain | 2 |' is sealed, '| G gain | 1 |' is right"),
-    "a class changed": (lambda run: edit(run / "matrix.csv", "candidate_wrong,F", "candidate_wrong,C"), True, "matrix.csv: says other"),
+    "a class changed": (lambda run: edit(run / "matrix.csv", "candidate_wrong,F", "candidate_wrong,C"), True,
+                        "matrix.csv: says other"),
     "the headline changed": (lambda run: edit(run / "receipt.json", '"G": 1', '"G": 3'), True, "receipt.json: headline: says"),
-    "the switches changed": (lambda run: edit(run / "receipt.json", '"switches": {', '"switches": {"DISABLE_LLVM_OPT": "1"}, "other": {'), True,
-                             "receipt.json: switches: says {'DISABLE_LLVM_OPT': '1'}, the evidence {"),
-    "a marker changed": (lambda run: edit(run / "tasks/candidate_wrong/tests/candidate/.complete", '"failed"', '"ok"'), True, "matrix.csv: says"),
+    "the switches changed": (
+        lambda run: edit(run / "receipt.json", '"switches": {', '"switches": {"DISABLE_LLVM_OPT": "1"}, "other": {'), True,
+        "receipt.json: switches: says {'DISABLE_LLVM_OPT': '1'}, the evidence {"),
+    "a marker changed": (lambda run: edit(run / "tasks/candidate_wrong/tests/candidate/.complete", '"failed"', '"ok"'), True,
+                         "matrix.csv: says"),
     "the policy changed": (lambda run: edit(run / "frozen/manifest.yaml", "Planted outcomes", "Other outcomes"), True,
                            "frozen/manifest.yaml: changed"),
-    "a dump changed": (lambda run: edit(next((run / "tasks/gain/a1/off/attempts/1/ir").iterdir()), "#a>", "#c>"), True, "matrix.csv: says"),
+    "a dump changed": (lambda run: edit(next((run / "tasks/gain/a1/off/attempts/1/ir").iterdir()), "#a>", "#c>"), True,
+                       "matrix.csv: says"),
 }
 
 
@@ -119,7 +130,8 @@ def test_a_run_that_was_sealed_before_switches_were_recorded_holds(small, tmp_pa
     assert small.tool("report", "status", run).returncode == 0
 
 
-BROKEN = (b"", b"[]", b"1", b"\xff\xfe", b"[" * 100000, b'{"schema": 1, "status": "ok", "inputs_sha256": "x", "attempt": 1, "settings": []}',
+BROKEN = (b"", b"[]", b"1", b"\xff\xfe", b"[" * 100000,
+          b'{"schema": 1, "status": "ok", "inputs_sha256": "x", "attempt": 1, "settings": []}',
           b'{"node": 1, "outcome": "passed"}', b'{"node": "x", "outcome": []}')
 
 
@@ -127,7 +139,8 @@ def test_broken_evidence_is_a_verdict_and_no_traceback(small, tmp_path):
     run = make_writable_copy(small.run_dir, tmp_path / "run")
     frozen, seen = read_frozen(run / "frozen"), set()
     steps = [run / "tasks/gain" / name for name in ("a1/candidate", "b1/candidate", "tests/candidate")]
-    for path in sorted(path for step in steps for path in step.rglob("*") if path.is_file() and path.name not in ("command.txt", "driver.log")):
+    files = sorted(path for step in steps for path in step.rglob("*") if path.is_file())
+    for path in (path for path in files if path.name not in ("command.txt", "driver.log")):
         whole = path.read_bytes()
         for content in (*BROKEN, None):
             path.unlink()
@@ -188,7 +201,8 @@ def test_a_receipt_whose_noise_has_other_figures(tmp_path, small):
     forge_sums(run)
     lock_again(run)
     done = small.tool("rescope", run, "--floor", "1")
-    assert done.returncode == 4 and "its receipt's noise has other figures than this tool's (row_freedom, row_other)" in done.stderr
+    assert done.returncode == 4
+    assert "its receipt's noise has other figures than this tool's (row_freedom, row_other)" in done.stderr
     assert "Traceback" not in done.stderr
 
 

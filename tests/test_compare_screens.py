@@ -151,8 +151,10 @@ def test_an_operator_that_was_not_asked_for_is_missing_but_nothing_is_worse(tmp_
     ({"cache": "host", "timer": "host"}, {"ms": 9, "cache": "host", "timer": "host"}, "not compared",
      "the host device measures no time"),
     ({}, {"ms": 9, "models": ["NVIDIA L4"]}, "not compared", "NVIDIA H200 against NVIDIA L4"),
-    ({}, {"ms": 9, "models": ["NVIDIA H200", "NVIDIA L4"]}, "not compared", "the card's model is not known of NEW (screen.json, autotune.json)"),
-    ({"timer": "do_bench"}, {"ms": 9, "timer": "do_bench"}, "not compared", "no noise band for timer do_bench: give BAND or NOISE"),
+    ({}, {"ms": 9, "models": ["NVIDIA H200", "NVIDIA L4"]}, "not compared",
+     "the card's model is not known of NEW (screen.json, autotune.json)"),
+    ({"timer": "do_bench"}, {"ms": 9, "timer": "do_bench"}, "not compared",
+     "no noise band for timer do_bench: give BAND or NOISE"),
     ({}, {"ms": 9, "reason": "replay forced from /x"}, "not compared", "a record was replayed by force")])
 def test_a_row(tmp_path, old, new, verdict, reason):
     sides = []
@@ -171,14 +173,16 @@ def test_a_row(tmp_path, old, new, verdict, reason):
 
 def test_rows_with_one_key_are_told_apart_by_their_order_and_never_guessed(tmp_path):
     twice = [line("abs", 0.1), line("abs", 0.3)]
-    assert [change[:2] + change[2:6] for change in compare_lines(tmp_path / "a", twice, [line("abs", 0.1), line("abs", 0.6)], expect=1)][1:] \
-        == [("same", "abs", "[8]", "0.1", "0.1", "1.0"), ("slower", "abs", "[8] #2", "0.3", "0.6", "2.0")]
+    changes = compare_lines(tmp_path / "a", twice, [line("abs", 0.1), line("abs", 0.6)], expect=1)[1:]
+    assert [change[:6] for change in changes] == [
+        ("same", "abs", "[8]", "0.1", "0.1", "1.0"), ("slower", "abs", "[8] #2", "0.3", "0.6", "2.0")]
     assert [change[0::6] for change in compare_lines(tmp_path / "b", twice, twice[1:], expect=0)][1:] == [
         ("not compared", "2 such rows against 1")]
 
 
 def test_a_row_is_one_line_whatever_its_shape(tmp_path):
-    old, new = (write_screen(tmp_path / name, [line("abs", ms, shape="[8,\n 'ü']" + 200_000 * "x")]) for name, ms in (("old", 1), ("new", 2)))
+    shape = "[8,\n 'ü']" + 200_000 * "x"
+    old, new = (write_screen(tmp_path / name, [line("abs", ms, shape=shape)]) for name, ms in (("old", 1), ("new", 2)))
     stdout = compare(old, new, expect=1, PYTHONIOENCODING="ascii").stdout
     assert "  2.000         [8, '?']xxx" in stdout and stdout.count("\n") == 9
 
@@ -216,7 +220,8 @@ def test_the_band_is_that_of_band_or_noise(tmp_path, arguments, environ, verdict
     """NOISE: 0.04 * sqrt(2) * 1.96 is 0.111 for one row: 1.1 lies within."""
     write_noise(tmp_path / "noise.json", graph_cold=0.04)
     environ = {name: value.replace("noise", str(tmp_path / "noise")) for name, value in environ.items()}
-    changes = compare_lines(tmp_path, [line("abs", 0.1)], [line("abs", 0.11)], *arguments, expect=int(verdict == "slower"), **environ)
+    changes = compare_lines(tmp_path, [line("abs", 0.1)], [line("abs", 0.11)], *arguments, expect=int(verdict == "slower"),
+                            **environ)
     assert changes[1][0] == verdict
 
 
@@ -256,7 +261,8 @@ def test_a_damaged_summary_is_an_integrity_error(tmp_path, change):
     assert f"{bad}/summary.csv: " in stderr and f"make summarize RUN={bad}" in stderr
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"models": 3, "knobs": [], "versions": null, "repos": {"main": 1}, "devices": "0"}'])
+@pytest.mark.parametrize("content", [
+    "{", "[]", '{"models": 3, "knobs": [], "versions": null, "repos": {"main": 1}, "devices": "0"}'])
 def test_a_damaged_screen_json_costs_the_times_only(tmp_path, content):
     good, bad = (write_screen(tmp_path / name, [line("abs", 0.1), line("mm", status="failed")]) for name in ("good", "bad"))
     (bad / "screen.json").write_text(content)

@@ -62,7 +62,8 @@ PASS = {"COMPILE_PASS": "1", "HOST_MODE": "compile", "PYTEST_EXTRA": "--metrics=
 def run_softmax(folder, name, **environ):
     """run_pytest.sh of softmax; its output. Each run has a tuner cache, and so generated code, of its own."""
     env = {**os.environ, "PYTHON": sys.executable, "DEVICE": "host:0", "HOST_TARGET": "cuda:90", "RUN_DIR": str(folder / name),
-           "TRITON_CACHE_DIR": str(folder / "triton"), "FLAGGEMS_CACHE_DIR": str(folder / f"gems-{name}"), "OMP_NUM_THREADS": "1", **environ}
+           "TRITON_CACHE_DIR": str(folder / "triton"), "FLAGGEMS_CACHE_DIR": str(folder / f"gems-{name}"),
+           "OMP_NUM_THREADS": "1", **environ}
     done = subprocess.run([ROOT / "run_pytest.sh", "softmax"], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -84,9 +85,10 @@ def test_large_inputs_are_zeros_of_the_same_kind():
     subprocess.run([sys.executable, "-c", FACTORIES], env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")}, check=True)
 
 
-@pytest.mark.parametrize("is_pass, said", [("1", "162"), ("", "not chosen")])     # 216, less those beyond the chip's shared memory
+@pytest.mark.parametrize("is_pass, said", [("1", "162"), ("", "not chosen")])     # 216, less those beyond its shared memory
 def test_only_a_pass_chooses_the_operators_of_one_chip(is_pass, said):
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins"), "HOST_TARGET": "cuda:90", "HOST_MODE": "compile", "COMPILE_PASS": is_pass}
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins"), "HOST_TARGET": "cuda:90", "HOST_MODE": "compile",
+           "COMPILE_PASS": is_pass}
     done = subprocess.run([sys.executable, "-c", CHOICE], env=env, capture_output=True, text=True, timeout=120)
     assert f"Hopper's own mm: {said}\n" in done.stdout, done.stdout + done.stderr
 
@@ -117,9 +119,10 @@ def test_with_too_few_cores_it_is_off_and_that_is_said(tmp_path):
 
 @pytest.mark.parametrize("plugins, said", [("no_such_plugin", 1), ("", 0)])
 def test_a_pass_that_fails_is_said_once_and_costs_nothing_else(tmp_path, plugins, said):
-    env = {**os.environ, "PYTHON": sys.executable, "RUNS": str(tmp_path), "OPS": "abs,softmax,gelu", "DEVICES": "host:0", "COMPILE_AHEAD": "1",
-           "HOST_MODE": "compile", "PYTHONPATH": str(ROOT), "DTYPES": "float16"}
-    done = subprocess.run([sys.executable, "-c", TWO_CORES, plugins], env=env, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    env = {**os.environ, "PYTHON": sys.executable, "RUNS": str(tmp_path), "OPS": "abs,softmax,gelu", "DEVICES": "host:0",
+           "COMPILE_AHEAD": "1", "HOST_MODE": "compile", "PYTHONPATH": str(ROOT), "DTYPES": "float16"}
+    done = subprocess.run([sys.executable, "-c", TWO_CORES, plugins], env=env, cwd=ROOT, capture_output=True, text=True,
+                          timeout=300)
     assert done.returncode == 0 and "3 ops: 3 ok" in done.stdout, done.stdout + done.stderr
     why = "its pass ended with exit status 2 (run_pytest.sh: error: PLUGINS: no_such_plugin: no plugins/no_such_plugin.py"
     assert done.stdout.count("its pass ended") == done.stdout.count(why) == said
@@ -129,8 +132,9 @@ def test_a_pass_that_fails_is_said_once_and_costs_nothing_else(tmp_path, plugins
 def test_one_that_is_still_being_compiled_lets_the_others_come_first(tmp_path, budget, order):
     """gelu's pass ends once softmax is measured; a budget's order is kept all the same."""
     (tmp_path / "sitecustomize.py").write_text(SLOW_PASS)
-    env = {**os.environ, "PYTHON": sys.executable, "RUN": str(tmp_path / "run"), "OPS": "abs,gelu,softmax", "DEVICES": "host:0", "WARM": "0",
-           "COMPILE_AHEAD": "2", "HOST_MODE": "compile", "PYTHONPATH": f"{tmp_path}:{ROOT}", "DTYPES": "float16", "BUDGET": budget,
+    env = {**os.environ, "PYTHON": sys.executable, "RUN": str(tmp_path / "run"), "OPS": "abs,gelu,softmax", "DEVICES": "host:0",
+           "WARM": "0", "COMPILE_AHEAD": "2", "HOST_MODE": "compile", "PYTHONPATH": f"{tmp_path}:{ROOT}", "DTYPES": "float16",
+           "BUDGET": budget,
            "UNTIL": str(tmp_path / "run/samples" / order[1] / ".complete")}
     done = subprocess.run([sys.executable, "-c", BOTH_CORES], env=env, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr

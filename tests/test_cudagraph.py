@@ -175,7 +175,8 @@ def run_bench(tree, text, *args, plugins=PLUGINS, **changes):
 def read_run(tree, done):
     lines = tree / "run/samples.jsonl"
     lines = [json.loads(line) for line in lines.read_text().splitlines()] if lines.exists() else []
-    return parse_runlog(done.stdout), [x for x in lines if x["kind"] == "block"], [x for x in lines if x["kind"] == "column"], done
+    blocks, columns = ([x for x in lines if x["kind"] == kind] for kind in ("block", "column"))
+    return parse_runlog(done.stdout), blocks, columns, done
 
 
 @pytest.fixture(scope="module")
@@ -232,15 +233,16 @@ def test_samples_are_kept_in_order_with_their_place(ran):
 def test_both_columns_fall_back_together(ran, op, culprit):
     for row in rows_of(ran, op):
         assert (row.status, row.timer, row.cache) == ("SUCCESS", "do_bench", "cold")
-        assert row.reason.startswith(f"{culprit}: no graph: phase=capture reason=CaptureError: CUDA error: operation not permitted")
+        fallback = f"{culprit}: no graph: phase=capture reason=CaptureError: CUDA error: operation not permitted"
+        assert row.reason.startswith(fallback)
         # launch-bound, and said so: 50 us of the host in front of a kernel
         # ... and neither column's flush is torch's, in whose place FlagGems' own kernel may stand: that costs 5 us here
         assert row.latency_base_ms == 0.07 and row.latency_ms in (0.06, 0.07) and "launch-bound" in row.reason
         assert row.speedup == pytest.approx(row.latency_base_ms / row.latency_ms, abs=0.001)
     last = {c: [b["timer"] for b in blocks_of(ran, op, c)][-1] for c in ("torch", "gems")}
     assert last == {"torch": "do_bench", "gems": "do_bench"}
-    assert re.search(rf"^\.?CUDAGRAPH_FALLBACK phase=capture reason=CaptureError: .*\(op={op} dtype=torch.float32 column={culprit}\)$",
-                     ran[3].stdout, re.M)
+    said = rf"^\.?CUDAGRAPH_FALLBACK phase=capture reason=CaptureError: .*\(op={op} dtype=torch.float32 column={culprit}\)$"
+    assert re.search(said, ran[3].stdout, re.M)
 
 
 def test_advice_under_an_error_is_no_lost_device(ran):

@@ -1,4 +1,4 @@
-"""graph_timer's copies of an operator's inputs on a simulated card (fake_device.py): what they keep, and what cannot be copied."""
+"""graph_timer's copies of an operator's inputs on a simulated card (fake_device.py): what they keep, what cannot be copied."""
 import functools
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""graph_timer and the launch gap on a simulated card (fake_device.py): what a figure holds of it, and what is said when it moves."""
+"""graph_timer and the launch gap on a simulated card (fake_device.py): what a figure holds of it, what is said when it moves."""
 import math
 import sys
 from pathlib import Path
@@ -66,7 +66,8 @@ def test_a_call_of_several_kernels_holds_the_gap_as_often():
 
 def test_columns_of_a_row_with_different_gaps_say_so():
     row = rows.Row(None, "graph")
-    row.columns = {"torch": rows.Measurement("graph", "cold", 0.0017, gap_us=0.85), "gems": rows.Measurement("graph", "cold", 0.0019, gap_us=1.03)}
+    row.columns = {"torch": rows.Measurement("graph", "cold", 0.0017, gap_us=0.85),
+                   "gems": rows.Measurement("graph", "cold", 0.0019, gap_us=1.03)}
     line = row.describe("abs", "torch.float16", 1)
     assert " gap_us=1.03 nodes=1 " in line
     assert line.endswith("reason=<<<launch gap of torch 0.85 us, of gems 1.03: the ratio holds that difference>>>")

@@ -1,5 +1,5 @@
-"""graph_timer's rules, one by one: planning, stopping, health, errors, rows; no card (test_cudagraph_copies.py, _measure.py and _gap.py: on a
-simulated one)."""
+"""graph_timer's rules, one by one: planning, stopping, health, errors, rows; no card (test_cudagraph_copies.py, _measure.py and
+_gap.py: on a simulated one)."""
 import math
 import sys
 from pathlib import Path
@@ -68,7 +68,8 @@ def test_the_host_cost_does_not_decide_whether_there_is_a_plan():
 
 @pytest.mark.parametrize("mib, copies", [(32, 8), (1024, 4), (4096, 1)])
 def test_the_probe_of_an_in_place_call_has_no_more_copies_than_fit(mib, copies):
-    assert plan.plan_probe(plan.Facts(0.0, mib * MIB, 0, mutates=True), 8, ROOM) == plan.Plan(copies, copies, False, True, "restored")
+    probe = plan.plan_probe(plan.Facts(0.0, mib * MIB, 0, mutates=True), 8, ROOM)
+    assert probe == plan.Plan(copies, copies, False, True, "restored")
 
 
 @pytest.mark.parametrize("facts, reason", [
@@ -110,7 +111,8 @@ def test_outliers_are_named_and_kept():
 
 @pytest.mark.parametrize("ms, written, fault", [
     (0.0011, 8192, ""), (0.0, 0, "0 ms is no time"), (-0.001, 0, "-0.001 ms is no time"), (math.nan, 0, "nan ms is no time"),
-    (math.inf, 0, "inf ms is no time"), (0.00001, 0, "10 ns is below what any launch takes (200 ns)"), (None, 0, "None ms is no time"),
+    (math.inf, 0, "inf ms is no time"), (None, 0, "None ms is no time"),
+    (0.00001, 0, "10 ns is below what any launch takes (200 ns)"),
     (0.001, 32 * MIB, "0.001 ms is too short to write 32 MiB: not all of the work was timed"), (0.007, 32 * MIB, "")])
 def test_times_that_are_none(ms, written, fault):
     assert sampling.find_fault(ms, written) == fault
@@ -203,7 +205,8 @@ def test_no_reader_where_nothing_can_be_read():
 
 # ---- errors
 
-DSA = "\nCUDA kernel errors might be asynchronously reported.\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+DSA = "\nCUDA kernel errors might be asynchronously reported.\n" \
+      "Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
 
 
 @pytest.mark.parametrize("text, lost", [

@@ -71,7 +71,8 @@ def test_event_timing_says_that_a_call_which_waits_for_the_device_lets_nothing_b
     call = make_call(card, 1.0, 1.0)
     found = timer.measure(lambda: (call(), card.read_back(), call()), "event")
     assert found.latency_ms == pytest.approx(2.05)
-    assert found.notes == ["launch-bound: the device was idle before all was launched (the call waits for it), so the host's time is in the figure"]
+    assert found.notes == ["launch-bound: the device was idle before all was launched (the call waits for it), "
+                           "so the host's time is in the figure"]
     assert timer.measure(lambda: (call(), call()), "event").notes == []
 
 
@@ -250,8 +251,8 @@ def test_a_capture_does_not_import_torchs_compiler():
     code = ("import sys, torch; from graph_timer.capture import DirectFill; x = torch.zeros(1, dtype=torch.int64)\n"
             "with DirectFill(lambda address, number: False): x.fill_(3)\n"
             "print(x.tolist(), 'torch._dynamo' in sys.modules)")
-    ended = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent / "plugins", text=True, capture_output=True,
-                           check=False)
+    ended = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent.parent / "plugins", text=True,
+                           capture_output=True, check=False)
     assert ended.stdout == "[3] False\n", ended.stderr
 
 

@@ -60,7 +60,8 @@ def test_a_second_screen_on_the_same_card_is_refused(stub, held, name):
     done = second_screen(stub, name)
     assert done.returncode == 3
     last = {"00": "0", "1,0": "0"}.get(name, name)
-    assert f"device {last} is in use by process {held.pid} on host {os.uname().nodename}, directory {stub.latest} since " in done.stderr
+    holder = f"process {held.pid} on host {os.uname().nodename}, directory {stub.latest} since "
+    assert f"device {last} is in use by {holder}" in done.stderr
     assert "select other devices: DEVICES=" in done.stderr
     assert not (stub.folder / "other").exists()
 
@@ -119,6 +120,7 @@ def test_an_ab_test_is_refused_where_a_screen_runs(stub, held):
 
 def test_an_aa_study_is_refused_where_a_screen_runs(stub, held):
     env = stub.environ(**card(stub, "0", OPS="abs", REPO="main", RUN=stub.folder / "aa"))
-    done = subprocess.run([sys.executable, ROOT / "aa_study.py"], env=env, text=True, capture_output=True, cwd=stub.folder, check=False)
+    done = subprocess.run([sys.executable, ROOT / "aa_study.py"], env=env, text=True, capture_output=True, cwd=stub.folder,
+                          check=False)
     assert done.returncode == 3 and f"device 0 is in use by process {held.pid}" in done.stderr
     assert not (stub.folder / "aa").exists()

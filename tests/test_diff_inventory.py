@@ -86,15 +86,15 @@ def test_nothing_changed(trees):
 def test_inventory_against_tree(trees, tmp_path):
     old, new = trees
     inventory = tmp_path / "inventory_main.csv"
-    subprocess.run([sys.executable, str(ROOT / "ops/rebuild_inventory.py"), "--repo", "main", "--tree", str(old), "--collect", "no",
-                    "--out", str(inventory)], check=True, capture_output=True)
+    subprocess.run([sys.executable, str(ROOT / "ops/rebuild_inventory.py"), "--repo", "main", "--tree", str(old),
+                    "--collect", "no", "--out", str(inventory)], check=True, capture_output=True)
     assert diff(inventory, old).stdout.splitlines() == [
         "0 added, 0 removed, 0 renamed, 0 moved, 0 guard, 0 opaque (unknown -> unknown)"]
     assert diff(inventory, new).stdout == CHANGES
 
 
-HEADER = ("# repo: main\n# commit: {commit}\nschema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,"
-          "test_file,test_nodes,skip_guard,source,verified\n")
+HEADER = ("# repo: main\n# commit: {commit}\nschema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,"
+          "shape_key,test_file,test_nodes,skip_guard,source,verified\n")
 
 
 def write_inventory(path, commit, rows):
@@ -105,9 +105,10 @@ def write_inventory(path, commit, rows):
 
 def test_operators_that_only_collecting_tells_are_not_called_changes(tmp_path):
     file = "benchmark/test_blas.py"
-    collected = write_inventory(tmp_path / "a.csv", "aaaaaaa", [("mm", f"{file}::test_blas[mm]"), ("bmm", f"{file}::test_blas[bmm]"),
-                                                                ("abs", "benchmark/test_abs.py::test_abs[1]")])
-    read = write_inventory(tmp_path / "b.csv", "bbbbbbb", [("blas", f"{file}::test_blas"), ("mv", "benchmark/test_mv.py::test_mv")])
+    collected = write_inventory(tmp_path / "a.csv", "aaaaaaa", [
+        ("mm", f"{file}::test_blas[mm]"), ("bmm", f"{file}::test_blas[bmm]"), ("abs", "benchmark/test_abs.py::test_abs[1]")])
+    read = write_inventory(tmp_path / "b.csv", "bbbbbbb", [
+        ("blas", f"{file}::test_blas"), ("mv", "benchmark/test_mv.py::test_mv")])
     assert diff(collected, read).stdout == (
         "added    mv  benchmark/test_mv.py::test_mv\n"
         "removed  abs  benchmark/test_abs.py::test_abs\n"

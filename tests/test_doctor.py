@@ -47,6 +47,7 @@ def test_caches_that_are_used_are_named(tmp_path):
     (tmp_path / "runs/.cache/triton/host-0/kernel.ptx").write_bytes(bytes(3_000_000))
     (tmp_path / "tuned.db").write_bytes(bytes(2_000_000))
     _, rows = doctor(RUNS=str(tmp_path / "runs"), HOME=str(tmp_path / "home"), FLAGGEMS_CACHE_DIR=str(tmp_path))
-    assert rows["triton cache"].endswith(f"of screens {tmp_path}/runs/.cache/triton: 3 MB; by hand {tmp_path}/home/.triton/cache: empty")
+    assert rows["triton cache"].endswith(
+        f"of screens {tmp_path}/runs/.cache/triton: 3 MB; by hand {tmp_path}/home/.triton/cache: empty")
     assert rows["tuner cache"].endswith(f"FLAGGEMS_CACHE_DIR: {tmp_path}: 5 MB")
     assert rows["disk"].endswith(f"GB free in {tmp_path}/runs")

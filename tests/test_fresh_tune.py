@@ -31,11 +31,13 @@ def write(path):
 
 def run(caches, *words, **environment):
     env = {**os.environ, "RUNS": str(caches / "runs"), "HOME": str(caches / "home"), **environment}
-    return subprocess.run([sys.executable, ROOT / "fresh_tune.py", *words], env=env, cwd=caches, text=True, capture_output=True, check=False)
+    return subprocess.run([sys.executable, ROOT / "fresh_tune.py", *words], env=env, cwd=caches, text=True, capture_output=True,
+                          check=False)
 
 
 def left(caches):
-    return {str(p.relative_to(caches)) for p in caches.rglob("*") if p.is_file() and p.suffix in (".db", ".json", ".cubin", ".py")}
+    kinds = (".db", ".json", ".cubin", ".py")
+    return {str(p.relative_to(caches)) for p in caches.rglob("*") if p.is_file() and p.suffix in kinds}
 
 
 def test_every_device_of_a_screen(caches):
@@ -47,14 +49,16 @@ def test_every_device_of_a_screen(caches):
         "dropped runs/.cache/triton/nvidia-0/ab12/mm.autotune.json (0.0 MB)",
         "dropped runs/.cache/triton/nvidia-1/ab12/mm.autotune.json (0.0 MB)", "fresh-tune: 4 files dropped"]
     assert left(caches) == {*(f"runs/.cache/{name}" for d in ("nvidia-0", "nvidia-1") for name in (
-        f"flaggems/{d}/code_cache/pointwise.py", f"triton/{d}/ab12/mm.cubin")), "home/.flaggems/config_cache/TunedConfig_X_triton_3_6.db"}
+        f"flaggems/{d}/code_cache/pointwise.py", f"triton/{d}/ab12/mm.cubin")),
+        "home/.flaggems/config_cache/TunedConfig_X_triton_3_6.db"}
     assert run(caches).stdout == "fresh-tune: 0 files dropped\n"
 
 
 def test_one_device_and_the_users(caches):
     done = run(caches, "--user", DEVICES="1")
     assert done.stdout.count("\ndropped ") == 2 and done.stdout.endswith("fresh-tune: 3 files dropped of devices 1\n")
-    assert {name for name in left(caches) if name.endswith(".db")} == {"runs/.cache/flaggems/nvidia-0/config_cache/TunedConfig_X_triton_3_6.db"}
+    databases = {name for name in left(caches) if name.endswith(".db")}
+    assert databases == {"runs/.cache/flaggems/nvidia-0/config_cache/TunedConfig_X_triton_3_6.db"}
 
 
 def test_a_database_that_all_devices_use(caches):

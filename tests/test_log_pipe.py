@@ -51,7 +51,8 @@ def test_holder_of_the_pipe_is_named_and_not_waited_for(tmp_path):
         process.stdin.write(b"a\n" + MARK.encode())
         process.stdin.flush()
         assert process.wait(timeout=60) == 0
-    assert (tmp_path / "run.log").read_text() == "a\nrun_pytest.sh: a process that the tests left behind still held their output\n"
+    said = "run_pytest.sh: a process that the tests left behind still held their output\n"
+    assert (tmp_path / "run.log").read_text() == f"a\n{said}"
 
 
 def test_log_has_an_end_but_keeps_the_tables(tmp_path):
@@ -65,7 +66,8 @@ def test_log_has_an_end_but_keeps_the_tables(tmp_path):
 def test_one_endless_line_has_an_end_too(tmp_path):
     code, _, _, log = pipe(tmp_path, b"." * (70 << 20) + b"\n" + ROW)
     assert code == 0 and len(log) < (65 << 20)
-    assert log.endswith(b".\nrun_pytest.sh: run.log is full (64 MiB): from here on it has only the lines of benchmark tables\n" + ROW)
+    full = b"run_pytest.sh: run.log is full (64 MiB): from here on it has only the lines of benchmark tables\n"
+    assert log.endswith(b".\n" + full + ROW)
 
 
 def test_what_cannot_be_written_is_said_and_the_rest_is_written(tmp_path):

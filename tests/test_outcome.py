@@ -80,7 +80,8 @@ def test_a_pass_without_a_row_is_failed_for_no_data(tests):
 @pytest.mark.parametrize("outcomes, expected", [
     (["passed"], Outcome("ok")), (["passed", "skipped"], Outcome("ok")), (["skipped"], Outcome("skipped", "x")),
     (["passed", "failed"], Outcome("failed", "E: y", "E: y")),
-    ([], Outcome("failed", "no-data: pytest passed without a test that passed", "no-data: pytest passed without a test that passed"))])
+    ([], Outcome("failed", "no-data: pytest passed without a test that passed",
+                 "no-data: pytest passed without a test that passed"))])
 def test_a_run_of_correctness_tests_is_judged_by_its_tests(outcomes, expected):
     tests = [test_line(outcome, "E: y" if outcome == "failed" else "", "x") for outcome in outcomes]
     assert classify(int("failed" in outcomes), tests, log(suite="tests")) == expected
@@ -256,7 +257,8 @@ def test_pytests_own_ends():
 # ---- totality
 
 def test_every_combination_has_a_status_of_the_closed_set():
-    runs = [RunLog(), log("SUCCESS"), log("FAILED"), log("SUCCESS", "TRUNCATED"), parse_runlog("==== gemscreen begin ====\nop: x\n")]
+    runs = [RunLog(), log("SUCCESS"), log("FAILED"), log("SUCCESS", "TRUNCATED"),
+            parse_runlog("==== gemscreen begin ====\nop: x\n")]
     tests = [[], [{}], [test_line()], [test_line("failed")], [test_line("skipped")], [test_line("error", when="collect")],
              [{"outcome": "failed", "error": None, "reason": None}], [test_line("failed", "\n \n")]]
     seen = set()

@@ -68,10 +68,11 @@ def tree(tmp_path_factory):
 @pytest.fixture(scope="module")
 def ran(tree):
     """The operator tuned on two host slots and then measured: the CompletedProcess."""
-    env = stub_tree.make_env(tree, PLUGINS=None, PYTHONPATH=None, FLAGGEMS_DIR=tree, RUN_DIR=tree / "run", DEVICES="host:0,host:1",
-                             HOST_TARGET="cuda:90", PARALLEL_WARMUP_GPUS=2, TUNER_CACHE="isolated", OMP_NUM_THREADS=1)
-    return subprocess.run([ROOT / "run_pytest.sh", "double", "benchmark/test_double.py::test_double"], env=env, cwd=tree, text=True,
-                          capture_output=True, timeout=300, check=False)
+    env = stub_tree.make_env(tree, PLUGINS=None, PYTHONPATH=None, FLAGGEMS_DIR=tree, RUN_DIR=tree / "run",
+                             DEVICES="host:0,host:1", HOST_TARGET="cuda:90", PARALLEL_WARMUP_GPUS=2, TUNER_CACHE="isolated",
+                             OMP_NUM_THREADS=1)
+    command = [ROOT / "run_pytest.sh", "double", "benchmark/test_double.py::test_double"]
+    return subprocess.run(command, env=env, cwd=tree, text=True, capture_output=True, timeout=300, check=False)
 
 
 def read_calls(folder):
@@ -92,7 +93,8 @@ def test_the_serial_run_measures_all_and_tunes_nothing(tree, ran):
     log = parse_runlog(tree / "run/run.log")
     assert [row.shape for row in log.rows] == [f"[torch.Size([{n}])]" for n in (100, 200, 300, 400, 500)]
     assert {row.status for row in log.rows} == {"SUCCESS"}
-    assert f"AUTOTUNE_REPLAY autotune: used=5 unused=0 missed=0 fallback=0 dropped=0 from={tree}/run/warmup/autotune.json" in ran.stdout
+    record = f"{tree}/run/warmup/autotune.json"
+    assert f"AUTOTUNE_REPLAY autotune: used=5 unused=0 missed=0 fallback=0 dropped=0 from={record}" in ran.stdout
     assert {e["origin"] for e in read_keys(tree / "run/autotune.json").values()} == {"replayed"}
 
 
@@ -151,7 +153,8 @@ def stub(tmp_path):
     def start(plugins=("_parallel_warmup_plugin", "_autotune_record_plugin"), **environ):
         (tmp_path / "run").mkdir(exist_ok=True)
         environ = {"PYTHONPATH": tmp_path / "site", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": 1, "RUN_DIR": tmp_path / "run",
-                   "PARALLEL_WARMUP_GPUS": 2, "PARALLEL_WARMUP_DEVICES": json.dumps(devices), "CUDA_VISIBLE_DEVICES": "6", **environ}
+                   "PARALLEL_WARMUP_GPUS": 2, "PARALLEL_WARMUP_DEVICES": json.dumps(devices), "CUDA_VISIBLE_DEVICES": "6",
+                   **environ}
         env = stub_tree.make_env(tmp_path, PLUGINS=None, **environ)
         flags = [flag for name in plugins for flag in ("-p", name)]
         return subprocess.Popen([sys.executable, "-m", "pytest", "-s", "-p", "no:cacheprovider", *flags, "test_stub.py"], env=env,
@@ -239,8 +242,8 @@ def test_a_shard_that_dies_is_named_and_the_run_goes_on(stub):
 def test_what_makes_no_sense_is_refused_before_a_child_starts(stub, tmp_path, changes, message):
     env = stub_tree.make_env(tmp_path, PLUGINS=None, PYTHONPATH=tmp_path / "site", RUN_DIR=tmp_path, PARALLEL_WARMUP_GPUS=2,
                              PARALLEL_WARMUP_DEVICES=json.dumps([{"device": n, "environ": {}} for n in "67"]))
-    done = subprocess.run([sys.executable, "-m", "pytest", "-p", "_parallel_warmup_plugin", "test_stub.py"], env={**env, **changes},
-                          cwd=tmp_path, text=True, capture_output=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-m", "pytest", "-p", "_parallel_warmup_plugin", "test_stub.py"],
+                          env={**env, **changes}, cwd=tmp_path, text=True, capture_output=True, timeout=60, check=False)
     assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
     assert not (tmp_path / "warmup").exists()
 
@@ -308,8 +311,8 @@ def make_record(number, entries, **meta):
     from autotune_record.record import Record
     record = Record(meta={"use_flagtune": "0", "device": "NVIDIA H200", "triton_minor": "3.6", **meta})
     for key, block, best in entries:
-        record.put(("libtuner", "mm_kernel", "src", "cfg"), key, {"kwargs": {"BLOCK": ["int", block]}, "fields": {}, "pre_hook": False},
-                   "tuned" if best else "cached", best)
+        config = {"kwargs": {"BLOCK": ["int", block]}, "fields": {}, "pre_hook": False}
+        record.put(("libtuner", "mm_kernel", "src", "cfg"), key, config, "tuned" if best else "cached", best)
     return record
 
 

@@ -30,7 +30,8 @@ def test_two_parts_are_one_summary(night):
     done = summarize(night, "night-1-of-2", "night-2-of-2", "--out", "night")
     assert done.returncode == 1 and "6 ops: 5 ok, 1 failed" in done.stdout and done.stderr == ""
     rows = night.read_csv("summary.csv", night.runs / "night")
-    assert [(row["op"], row["status"]) for row in rows] == [("a", "ok"), ("b", "ok"), ("d", "failed"), ("e", "ok"), ("g", "ok"), ("m", "ok")]
+    assert [(row["op"], row["status"]) for row in rows] == [
+        ("a", "ok"), ("b", "ok"), ("d", "failed"), ("e", "ok"), ("g", "ok"), ("m", "ok")]
     facts = json.loads((night.runs / "night/screen.json").read_text())
     assert facts["devices"] == ["host:0", "host:1", "host:2"] and "run_id" not in facts and "SHARD_INDEX" not in facts["knobs"]
     compared = subprocess.run([sys.executable, ROOT / "compare_screens.py", "night", "night-2-of-2"], cwd=night.runs,
@@ -64,7 +65,8 @@ def test_parts_of_two_trees_are_refused(night):
     facts["repos"]["main"]["commit"] = "b" * 40
     path.write_text(json.dumps(facts))
     done = summarize(night, "night-1-of-2", "night-2-of-2", "--out", "x")
-    assert done.returncode == 4 and "night-2-of-2: is of another tree than night-1-of-2 (main at - -> bbbbbbbbbbbb)" in done.stderr
+    assert done.returncode == 4
+    assert "night-2-of-2: is of another tree than night-1-of-2 (main at - -> bbbbbbbbbbbb)" in done.stderr
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "1", "a/b", "1/0"])

@@ -127,7 +127,8 @@ def test_hung_vendor_command_is_never_started(tree, tmp_path):
     """One hangs and ignores TERM, one answers at once; flag_gems asks both where GEMS_VENDOR is unset."""
     commands = tmp_path / "bin"
     commands.mkdir()
-    for name, body in (("nvidia-smi", f"trap '' TERM; echo $$ > {tmp_path}/pid; exec sleep 60"), ("mthreads-gmi", "echo MTT S5000")):
+    hangs = f"trap '' TERM; echo $$ > {tmp_path}/pid; exec sleep 60"
+    for name, body in (("nvidia-smi", hangs), ("mthreads-gmi", "echo MTT S5000")):
         (commands / name).write_text(f"#!/bin/bash\ntouch {tmp_path}/called-{name}\n{body}\n")
         (commands / name).chmod(0o755)
     path = f"{commands}{os.pathsep}{os.environ['PATH']}"
@@ -144,7 +145,8 @@ def test_hung_vendor_command_is_never_started(tree, tmp_path):
 def test_guard_comes_before_later_plugins_and_conftests(tree):
     (tree / "stubs/early.py").write_text("import flag_gems\nprint('early sees', flag_gems.vendor_name)\n")
     assert "early sees nvidia\n" in run_plugin(tree, [PLUGIN, "early"], "test_plain.py").stdout
-    (tree / "stubs/wrong.py").write_text("import os\nos.environ['GEMS_VENDOR'] = 'metax'\nimport flag_gems\ndel os.environ['GEMS_VENDOR']\n")
+    (tree / "stubs/wrong.py").write_text("import os\nos.environ['GEMS_VENDOR'] = 'metax'\n"
+                                         "import flag_gems\ndel os.environ['GEMS_VENDOR']\n")
     late = run_plugin(tree, ["wrong", PLUGIN], "test_plain.py", PATH="/usr/bin:/bin")
     assert "flag_gems was imported before this plugin, for metax" in late.stdout
     same = run_plugin(tree, ["early", PLUGIN], "test_plain.py", PATH="/usr/bin:/bin", GEMS_VENDOR="nvidia")
@@ -153,5 +155,6 @@ def test_guard_comes_before_later_plugins_and_conftests(tree):
 
 def test_what_was_imported_is_not_searched_for_garbage(tree):
     (tree / "test_plain.py").write_text("import gc\nat_import = gc.isenabled()\n"
-                                        "def test_one(): print('collector', at_import, gc.isenabled(), gc.get_freeze_count() > 10_000)\n")
+                                       "def test_one():\n"
+                                       "    print('collector', at_import, gc.isenabled(), gc.get_freeze_count() > 10_000)\n")
     assert "collector False True True\n" in run_plugin(tree, [PLUGIN], "test_plain.py").stdout

@@ -274,7 +274,8 @@ def test_plugin_alone_writes_no_file(tree):
 
 
 def test_plugin_leaves_other_tests_alone(tree):
-    (tree / "test_plain.py").write_text("class Benchmark:\n    def run(self): return 3\ndef test_a(): assert Benchmark().run() == 3")
+    (tree / "test_plain.py").write_text("class Benchmark:\n    def run(self): return 3\n"
+                                        "def test_a(): assert Benchmark().run() == 3")
     ended = run_plugin(tree, [PLUGIN], "test_plain.py")
     assert ended.returncode == 0 and "1 passed" in ended.stdout
 

@@ -151,8 +151,8 @@ environ, run = dict(os.environ), Path(sys.argv[1])
 worker = Worker("far", 1, False)
 device = worker.join(environ, sys.executable)["value"]
 screen = Screen(run=run, run_id="r", runs=run.parent, environ=environ, python=sys.executable, run_pytest=environ["RUN_PYTEST"],
-                trees=find_trees(environ), shapes={}, tree_facts={}, versions={}, devices=[device], timeout=60, retries=0, grace=1,
-                pause=0, settle=1)
+                trees=find_trees(environ), shapes={}, tree_facts={}, versions={}, devices=[device], timeout=60, retries=0,
+                grace=1, pause=0, settle=1)
 print(worker.open(screen, (run / ".token", "x"), {"main": ("s.yaml", "a: 1\\n")}))
 print(worker.start(PlannedOp("main", "abs", "planned", device.name, ("n",)), Step("run"), device, "", 3))
 answer = worker.wait()
@@ -174,6 +174,7 @@ print(worker.close(), scratch.exists())
                           env=stub.environ(DEVICES=None, HOST_TARGET="cuda:90"))
     assert done.stdout.splitlines() == [
         "{'value': False}", "{'value': None}",
-        "ok exit ['exit.json', 'run.log', 'session.jsonl', 'shapes', 'tests.jsonl'] ['3'] host:1", "{'value': None} False"], done.stderr
+        "ok exit ['exit.json', 'run.log', 'session.jsonl', 'shapes', 'tests.jsonl'] ['3'] host:1",
+        "{'value': None} False"], done.stderr
     shapes = (tmp_path / "run/main/abs/attempts/3/shapes").read_text().splitlines()
     assert shapes[0].endswith("/s.yaml") and shapes[1:] == ["a: 1"]

@@ -221,7 +221,8 @@ def test_without_an_accelerator_a_verified_inventory_is_kept(tree, tmp_path):
     ([], {"FLAGGEMS_DIR": "/nowhere"}, 2, "FLAGGEMS_DIR: /nowhere: is no checkout"),
     (["--repo", "vllm"], {}, 2, "--repo: vllm: no checkout of it; give one: FLAGGEMS_VLLM_DIR=/path"),
     (["--repo", "cuda"], {}, 2, "invalid choice: 'cuda'"),
-    (["--repo", "samples", "--out", "/nowhere/inventory.csv"], {}, 2, "--out: /nowhere/inventory.csv: there is no such directory"),
+    (["--repo", "samples", "--out", "/nowhere/inventory.csv"], {}, 2,
+     "--out: /nowhere/inventory.csv: there is no such directory"),
     (["--repo", "samples", "--python", "no-such-python"], {}, 3, "--python: no-such-python: no such program"),
 ])
 def test_a_users_mistake_is_named(arguments, variables, status, complaint):
@@ -248,8 +249,8 @@ def test_the_commit_is_the_trees(tmp_path):
 def test_a_relative_python_is_the_one_named_from_here(tmp_path):
     """pytest collects in another directory."""
     (tmp_path / "python").symlink_to(sys.executable)
-    done = rebuild("--repo", "samples", "--python", "./python", "--collect", "yes", "--timeout", "0.1", "--out", tmp_path / "out.csv",
-                   cwd=tmp_path)
+    done = rebuild("--repo", "samples", "--python", "./python", "--collect", "yes", "--timeout", "0.1",
+                   "--out", tmp_path / "out.csv", cwd=tmp_path)
     assert done.returncode == 1 and "too slow to collect" in done.stderr and "Traceback" not in done.stderr
 
 

@@ -15,7 +15,8 @@ def git(cwd, *words):
     return subprocess.run([*GIT, *words], cwd=cwd, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.mark.parametrize("name", ["manifest.yaml", "matrix.csv", "receipt.json", "a.py", "a.sh", "Makefile", "index.tsv", "a.ttgir"])
+@pytest.mark.parametrize("name", [
+    "manifest.yaml", "matrix.csv", "receipt.json", "a.py", "a.sh", "Makefile", "index.tsv", "a.ttgir"])
 def test_crlf_is_checked_out_as_lf(tmp_path, name):
     repository, clone = tmp_path / "r", tmp_path / "c"
     repository.mkdir()
@@ -86,5 +87,13 @@ def test_help_lists_the_knobs(name):
 
 def test_the_map_in_the_readme_is_whole():
     shown = (ROOT / "README.md").read_text().partition("## Where things are")[2]
-    names = {name.partition("/")[0] + "/" * ("/" in name) for name in git(ROOT, "ls-files").splitlines()}
-    assert sorted(n for n in names if not n.startswith(".") and n not in ("README.md", "LICENSE") and f"    {n} " not in shown) == []
+    entries = {name.partition("/")[0] + "/" * ("/" in name) for name in git(ROOT, "ls-files").splitlines()}
+    entries = {name for name in entries if not name.startswith(".")} - {"README.md", "LICENSE"}
+    assert sorted(name for name in entries if f"    {name} " not in shown) == []
+
+
+def test_no_line_of_code_is_longer_than_130_columns():
+    names = git(ROOT, "ls-files", "*.py", "*.sh").splitlines()
+    lines = [(name, number, len(line)) for name in names if (ROOT / name).is_file()
+             for number, line in enumerate((ROOT / name).read_text(encoding="utf-8").splitlines(), 1)]
+    assert [f"{name}:{number}: {length} columns" for name, number, length in lines if length > 130] == []

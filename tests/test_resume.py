@@ -12,7 +12,8 @@ import pytest
 from screen_stub import COLUMNS, ROOT
 
 FAILS = "[ -e \"$BEHAVE/mended\" ] || { test_line failed 'RuntimeError: bad'; finish 1; }"
-HANGS = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & touch \"$RUN_DIR/ready\"; while :; do sleep 1; done"
+HANGS = "trap '' TERM; setsid sh -c 'trap \"\" TERM; while :; do sleep 1; done' & touch \"$RUN_DIR/ready\"; " \
+        "while :; do sleep 1; done"
 
 
 def commit(tree, message):
@@ -40,8 +41,8 @@ def test_run_of_a_screen_of_another_tree_is_refused_and_nothing_changes(stub):
     other = stub.folder / "other"
     shutil.copytree(stub.tree, other)
     assert stub.run("--run", "mine", FLAGGEMS_DIR=other) == 2
-    assert (f"RUN: mine: is a screen of main {stub.tree} (commit unknown), asked for is main {other} (commit unknown); results of "
-            "two trees do not go together: name another directory, or a new one by FRESH=1 without RUN") in stub.output()
+    assert (f"RUN: mine: is a screen of main {stub.tree} (commit unknown), asked for is main {other} (commit unknown); results "
+            "of two trees do not go together: name another directory, or a new one by FRESH=1 without RUN") in stub.output()
     assert all_files(run) == before
 
 
@@ -50,7 +51,8 @@ def test_results_of_another_commit_are_never_shown_as_current(stub):
     assert stub.run("--run", "mine") == 0
     second = commit(stub.tree, "two")
     assert stub.run("--run", "mine", "--ops", "abs") == 1
-    assert f"changed since this screen was started last: OPS (unset -> abs), commit of main ({first} -> {second})" in stub.output()
+    changed = f"OPS (unset -> abs), commit of main ({first} -> {second})"
+    assert f"changed since this screen was started last: {changed}" in stub.output()
     assert "1 complete operator again (changed: tree)" in stub.output()
     run = stub.folder / "mine"
     assert rows(stub, run) == {"abs": ("ok", "0.02"), "add": ("interrupted", ""), "mm": ("interrupted", "")}
@@ -222,8 +224,9 @@ def test_another_driver_is_said(stub):
 
 # ---- damage
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"run_id": 5, "created": "2026-11-30T00:00:00Z"}', '{"run_id": "a", "created": "now"}',
-                                  '{"run_id": "a", "created": "2026-11-30T00:00:00Z", "repos": {"main": 1}}'])
+@pytest.mark.parametrize("text", [
+    "{", "[]", '{"run_id": 5, "created": "2026-11-30T00:00:00Z"}', '{"run_id": "a", "created": "now"}',
+    '{"run_id": "a", "created": "2026-11-30T00:00:00Z", "repos": {"main": 1}}'])
 def test_a_damaged_screen_json_is_said_and_nothing_is_lost(stub, text):
     assert stub.run("--ops", "abs") == 0
     first = stub.latest
@@ -235,8 +238,9 @@ def test_a_damaged_screen_json_is_said_and_nothing_is_lost(stub, text):
     assert stub.run("--ops", "abs") == 0 and stub.latest != first
 
 
-@pytest.mark.parametrize("text", [None, "", "schema,repo\n1,main\n", "schema,repo,op,status,device,nodes,reason\n1,main,ab", "\0\n", "\xff",
-                                  "schema,repo,op,status,device,nodes,reason\n1,main,mm,great,0,x,\n"])
+@pytest.mark.parametrize("text", [
+    None, "", "schema,repo\n1,main\n", "schema,repo,op,status,device,nodes,reason\n1,main,ab", "\0\n", "\xff",
+    "schema,repo,op,status,device,nodes,reason\n1,main,mm,great,0,x,\n"])
 def test_a_damaged_plan_is_made_anew_and_no_result_is_lost(stub, text):
     assert stub.run("--run", "mine") == 0
     path = stub.folder / "mine/plan.csv"
@@ -249,8 +253,9 @@ def test_a_damaged_plan_is_made_anew_and_no_result_is_lost(stub, text):
     assert rows(stub, stub.folder / "mine") == dict.fromkeys(["abs", "add", "mm"], ("ok", "0.02"))
 
 
-@pytest.mark.parametrize("field, value", [("inputs", [1]), ("status", ["ok"]), ("attempt", "1"), ("seconds", "long"), ("timeout", {}),
-                                          ("reason", 5), ("inputs_sha256", None)])
+@pytest.mark.parametrize("field, value", [
+    ("inputs", [1]), ("status", ["ok"]), ("attempt", "1"), ("seconds", "long"), ("timeout", {}), ("reason", 5),
+    ("inputs_sha256", None)])
 def test_a_marker_with_a_field_of_another_type_is_no_outcome(stub, field, value):
     assert stub.run("--ops", "abs") == 0
     path = stub.latest / "main/abs/.complete"
@@ -260,19 +265,23 @@ def test_a_marker_with_a_field_of_another_type_is_no_outcome(stub, field, value)
 
 
 @pytest.mark.parametrize("repo, op, message", [
-    ("main", "../../evil", "line 5: op '../../evil': is no operator's name"), ("main", "..", "line 5: op '..': is no operator's name"),
-    ("other", "abs", "line 5: repo 'other': valid are main, vllm, samples"), ("samples", "abs", "samples/abs: is no operator of main"),
+    ("main", "../../evil", "line 5: op '../../evil': is no operator's name"),
+    ("main", "..", "line 5: op '..': is no operator's name"),
+    ("other", "abs", "line 5: repo 'other': valid are main, vllm, samples"),
+    ("samples", "abs", "samples/abs: is no operator of main"),
 ])
 def test_an_inventory_row_cannot_lead_elsewhere(stub, repo, op, message):
     row = f"1,{repo},{op},abs,abs,benchmark/test_abs.py::test_abs,benchmark/test_abs.py,Benchmark,abs,,,,,,ast,yes"
-    (stub.ops_dir / "inventory_main.csv").write_text("\n".join(["# repo: main", "# commit: stub", "# verified: yes", COLUMNS, row]) + "\n")
+    lines = ["# repo: main", "# commit: stub", "# verified: yes", COLUMNS, row]
+    (stub.ops_dir / "inventory_main.csv").write_text("\n".join(lines) + "\n")
     assert stub.run() == 2
     assert message in stub.output() and "Traceback" not in stub.output()
     assert not stub.runs.exists()
 
 
-@pytest.mark.parametrize("name, is_input", [("warm/server.py", True), ("warm/client.py", True), ("plugins/_device_guard_plugin.py", True),
-                                            ("common/log_pipe.sh", True), ("common/check_knobs.sh", True), ("common/outcome.py", False)])
+@pytest.mark.parametrize("name, is_input", [
+    ("warm/server.py", True), ("warm/client.py", True), ("plugins/_device_guard_plugin.py", True),
+    ("common/log_pipe.sh", True), ("common/check_knobs.sh", True), ("common/outcome.py", False)])
 def test_what_makes_the_figures_is_an_input(tmp_path, name, is_input):
     for folder in ("common", "plugins", "warm"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -290,7 +299,8 @@ def test_runs_in_odd_places(stub):
     (stub.folder / "file").write_text("")
     (stub.folder / "closed").mkdir(mode=0o555)
     for name, runs in (("file", "file"), ("file/below", "file/below")):
-        assert stub.run(RUNS=runs) == 2 and f"RUNS: {stub.folder}/{name}: " in stub.output() and "is no directory" in stub.output()
+        assert stub.run(RUNS=runs) == 2
+        assert f"RUNS: {stub.folder}/{name}: " in stub.output() and "is no directory" in stub.output()
         assert stub.run("--run", runs) == 2 and f"RUN: {stub.folder}/{name}: " in stub.output()
     if os.geteuid():
         assert stub.run(RUNS="closed/runs") == 3 and f"{stub.folder}/closed cannot be written to" in stub.output()
@@ -308,7 +318,8 @@ def test_a_place_that_cannot_be_made_is_said(stub):
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_caller_that_closed_its_descriptors(stub, closed):
     command = [sys.executable, ROOT / "run_batch.py", "--ops", "abs"]
-    done = subprocess.run(["bash", "-c", f'exec "$@" {closed}', "-", *command], env=stub.environ(), cwd=stub.folder, capture_output=True, text=True)
+    done = subprocess.run(["bash", "-c", f'exec "$@" {closed}', "-", *command], env=stub.environ(), cwd=stub.folder,
+                          capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "") and stub.marker("abs")["status"] == "ok"
 
 
@@ -323,9 +334,11 @@ def test_half_written_files_of_a_killed_driver_go(stub):
 
 
 @pytest.mark.parametrize("variables, message", [
-    ({"OPS": " "}, "OPS: ' ': names nothing"), ({"OPS": ","}, "OPS: ',': names nothing"), ({"DTYPES": ", "}, "DTYPES: ', ': names nothing"),
+    ({"OPS": " "}, "OPS: ' ': names nothing"), ({"OPS": ","}, "OPS: ',': names nothing"),
+    ({"DTYPES": ", "}, "DTYPES: ', ': names nothing"),
     ({"DEVICES": " ,"}, "DEVICES: ' ,': names nothing"), ({"FRESH": "no"}, "FRESH: no: unknown; valid are 0, 1"),
-    ({"RETRY_FAILED": "false"}, "RETRY_FAILED: false: unknown; valid are 0, 1"), ({"WARM": "yes"}, "WARM: yes: unknown; valid are 0, 1"),
+    ({"RETRY_FAILED": "false"}, "RETRY_FAILED: false: unknown; valid are 0, 1"),
+    ({"WARM": "yes"}, "WARM: yes: unknown; valid are 0, 1"),
 ])
 def test_a_knob_that_means_nothing_is_refused(stub, variables, message):
     assert stub.run(**variables) == 2
@@ -333,7 +346,8 @@ def test_a_knob_that_means_nothing_is_refused(stub, variables, message):
 
 
 def test_an_empty_knob_has_its_default(stub):
-    names = "OPS MATCH DTYPES LEVEL MODE SUITE SHAPES ENGINE SHARD WARM FRESH RETRY_FAILED TIMEOUT RETRIES GRACE_S SETTLE_S RUN".split()
+    names = ("OPS MATCH DTYPES LEVEL MODE SUITE SHAPES ENGINE SHARD WARM FRESH RETRY_FAILED TIMEOUT RETRIES GRACE_S SETTLE_S "
+             "RUN").split()
     assert stub.run("--dry-run", **dict.fromkeys(names, "")) == 0
     assert "3 of 3 to run on 3 devices" in stub.output()
 
@@ -362,12 +376,13 @@ def test_suite_tests_runs_the_operators_tests(stub):
     (stub.tree / "tests").mkdir()
     (stub.tree / "tests/test_abs.py").write_text("# tests of abs\n")
     path = stub.ops_dir / "inventory_main.csv"
-    path.write_text(path.read_text().replace(",Benchmark,abs,,,,,", ",Benchmark,abs,,,tests/test_abs.py,tests/test_abs.py::test_abs,"))
+    with_tests = ",Benchmark,abs,,,tests/test_abs.py,tests/test_abs.py::test_abs,"
+    path.write_text(path.read_text().replace(",Benchmark,abs,,,,,", with_tests))
     assert stub.run(SUITE="benchmark") == 0
     stub.run(SUITE="tests")
     plan = {row["op"]: (row["status"], row["nodes"], row["reason"]) for row in stub.read_csv("plan.csv")}
-    assert plan == {"abs": ("planned", "tests/test_abs.py::test_abs", ""), "add": ("not_found", "", "the inventory has no tests of it (SUITE=tests)"),
-                    "mm": ("not_found", "", "the inventory has no tests of it (SUITE=tests)")}
+    none = ("not_found", "", "the inventory has no tests of it (SUITE=tests)")
+    assert plan == {"abs": ("planned", "tests/test_abs.py::test_abs", ""), "add": none, "mm": none}
     assert stub.log_facts("abs", 1)["nodes"] == "tests/test_abs.py::test_abs"
     assert stub.run(SUITE="test") == 2 and "SUITE: test: unknown; valid are benchmark, tests" in stub.output()
 

@@ -43,7 +43,8 @@ def test_the_stub_sees_what_run_pytest_is_promised(stub):
     run_dir = stub.latest / "main/abs/attempts/1"
     env = dict(line.partition("=")[::2] for line in (run_dir / "env").read_text().splitlines())
     expected = {"REPO": "main", "RUN_DIR": str(run_dir), "DTYPES": "float16,bfloat16", "LEVEL": "comprehensive",
-                "DEVICE": "host:7", "DEVICES": "host:7", "ATTEMPT": "1", "FALLBACK": "", "USE_FLAGTUNE": "1", "WARMUP_MS": "5", "REPLAY_FROM": "",
+                "DEVICE": "host:7", "DEVICES": "host:7", "ATTEMPT": "1", "FALLBACK": "", "USE_FLAGTUNE": "1", "WARMUP_MS": "5",
+                "REPLAY_FROM": "",
                 "HOST_TARGET": "cuda:90", "CUDA_VISIBLE_DEVICES": "", "FLAGGEMS_DIR": str(stub.tree), "PYTHON": sys.executable,
                 "TRITON_CACHE_DIR": str(stub.runs / ".cache/triton/host-host_7"),
                 "FLAGGEMS_CACHE_DIR": str(stub.runs / ".cache/flaggems/host-host_7")}

@@ -113,13 +113,16 @@ def test_another_compiler_switch_is_another_measurement(stub):
     assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="0") == 0 and count_attempts(stub) == [1, 1, 1]
     assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="1") == 0 and count_attempts(stub) == [2, 2, 2]
     assert "changed: switches" in stub.output()
-    assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="1", DISABLE_LLVM_OPT="1", PTXAS_OPTIONS="-O 1", TRITON_HOME="/x", NVIDIA_API_KEY="secret") == 0
-    assert "changed since this screen was started last: DISABLE_LLVM_OPT (unset -> 1), PTXAS_OPTIONS (unset -> -O 1)\n" in stub.output()
+    assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="1", DISABLE_LLVM_OPT="1", PTXAS_OPTIONS="-O 1", TRITON_HOME="/x",
+                    NVIDIA_API_KEY="secret") == 0
+    changed = "DISABLE_LLVM_OPT (unset -> 1), PTXAS_OPTIONS (unset -> -O 1)"
+    assert f"changed since this screen was started last: {changed}\n" in stub.output()
     assert "changed: switches" in stub.output() and count_attempts(stub) == [3, 3, 3]
     switches = json.loads((stub.latest / "screen.json").read_text())["switches"]
     assert switches.items() >= {("DISABLE_LLVM_OPT", "1"), ("PTXAS_OPTIONS", "-O 1"), ("FLAGTREE_MUSA_RLC_ENHANCE", "1")}
     assert not {"TRITON_HOME", "NVIDIA_API_KEY"} & switches.keys()
-    assert "switches DISABLE_LLVM_OPT=1 FLAGTREE_MUSA_RLC_ENHANCE=1 PTXAS_OPTIONS='-O 1'" in (stub.latest / "report.html").read_text().replace("&#x27;", "'")
+    report = (stub.latest / "report.html").read_text().replace("&#x27;", "'")
+    assert "switches DISABLE_LLVM_OPT=1 FLAGTREE_MUSA_RLC_ENHANCE=1 PTXAS_OPTIONS='-O 1'" in report
 
 
 def test_a_rebuilt_compiler_of_the_same_version_is_another_one(stub):

@@ -134,7 +134,8 @@ def test_a_device_that_is_never_freed_gets_no_more_ops(stub, cards):
 
 
 def test_a_device_on_which_pytest_does_not_start_is_left_out_and_nothing_runs_where_none_is_left(stub, cards):
-    broken = "[ $DEVICE = {} ] && {{ rm $RUN_DIR/session.jsonl; say 'device guard: error: torch sees no accelerator'; finish 3; }}"
+    broken = "[ $DEVICE = {} ] && {{ rm $RUN_DIR/session.jsonl; " \
+             "say 'device guard: error: torch sees no accelerator'; finish 3; }}"
     for op in ("abs", "add", "mm"):
         stub.behave(op, broken.format(4))
     assert stub.run("--devices", "4,5", **cards) == 0

@@ -251,11 +251,11 @@ def test_a_marker_that_cannot_be_written_stops_the_screen_and_loses_nothing(stub
     stub.behave("abs", FAMILY + "sleep 600")
     stub.behave("add", "while ! ls \"$RUN_DIR\"/../../../abs/attempts/1/ready; do sleep 0.05; done\n" + f"{sys.executable} -c "
                 "'import resource, sys; resource.prlimit(int(sys.argv[1]), resource.RLIMIT_FSIZE, (0, -1))' $PPID")
-    done = subprocess.run([sys.executable, ROOT / "run_batch.py", "--run", run, "--ops", "abs,add"], env=stub.environ(), cwd=stub.folder,
-                          capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([sys.executable, ROOT / "run_batch.py", "--run", run, "--ops", "abs,add"], env=stub.environ(),
+                          cwd=stub.folder, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert done.stderr == f"run_batch.py: error: {run}/main/add/.complete: larger than files may become here; raise `ulimit -f` " \
-        "and start the same command again\n"
+    assert done.stderr == f"run_batch.py: error: {run}/main/add/.complete: larger than files may become here; " \
+        "raise `ulimit -f` and start the same command again\n"
     assert stub.list_processes() == []
     assert "add" not in stub.statuses(run)
     assert [path for path in run.rglob("*.tmp")] == []

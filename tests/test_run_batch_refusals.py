@@ -34,7 +34,8 @@ def test_abs():
     (["--ops", "zzzzzz"], {}, "OPS: zzzzzz: in no inventory of main"),
     (["--match", "("], {}, "MATCH: (: is no regular expression"),
     (["--match", "^zz"], {}, "MATCH: ^zz: matches none of 3 operators"),
-    (["--dtypes", "float16,half"], {}, "DTYPES: half: unknown; valid are float16, float32, bfloat16, int16, int32, bool, complex64"),
+    (["--dtypes", "float16,half"], {},
+     "DTYPES: half: unknown; valid are float16, float32, bfloat16, int16, int32, bool, complex64"),
     (["--level", "medium"], {}, "LEVEL: medium: unknown; valid are core, comprehensive"),
     ([], {"MODE": "graph"}, "MODE: graph: unknown; valid are kernel, operator, wrapper, cudagraph"),
     (["--shard", "random"], {}, "SHARD: random: unknown; valid are hash, balanced, queue"),
@@ -48,8 +49,8 @@ def test_abs():
     ([], {"OPS_DIR": "/tmp"}, "/tmp/inventory_main.csv: missing"),
     ([], {"RUN_PYTEST": "/no/stub"}, "RUN_PYTEST: /no/stub: is no executable file"),
     (["--run", "tree"], {}, "is not empty and no screen"),
-    (["--run", "/tmp/a?b"], {}, "run_batch.py: error: RUN: /tmp/a?b: has a `?`, at which the URL of FlagGems' tuner database would end; "
-                                "name another place\n"),
+    (["--run", "/tmp/a?b"], {}, "run_batch.py: error: RUN: /tmp/a?b: has a `?`, at which the URL of FlagGems' tuner database "
+                                "would end; name another place\n"),
     ([], {"RUNS": "/tmp/a?b"}, "RUNS: /tmp/a?b: has a `?`"),
     (["--frobnicate"], {}, "unrecognized arguments: --frobnicate"),
 ])

@@ -204,7 +204,8 @@ def test_knobs_reach_upstreams_options(tree, mode, timer, cache):
     assert (header["timer"], header["cache"]) == (timer, cache)
 
 
-@pytest.mark.parametrize("knobs, seed", [({}, "0"), ({"SEED": "7"}, "7"), ({"SEED": "none"}, "None"), ({"PYTHONHASHSEED": "3"}, "3")])
+@pytest.mark.parametrize("knobs, seed", [
+    ({}, "0"), ({"SEED": "7"}, "7"), ({"SEED": "none"}, "None"), ({"PYTHONHASHSEED": "3"}, "3")])
 def test_sets_of_strings_have_one_order_in_every_process(tree, knobs, seed):
     node = add_benchmark(tree, "one", "def test_one():\n    import os; print('hash seed', os.environ.get('PYTHONHASHSEED'))")
     ended = run_script(tree, "one", node + "::test_one", **knobs)

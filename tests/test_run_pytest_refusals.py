@@ -33,15 +33,16 @@ def tree(tmp_path):
         ({"DTYPES": "float16,flaot32"}, 2, ["DTYPES: flaot32: "]),
         ({"DTYPES": "float64"}, 2, ["DTYPES: float64: ", *DTYPES]),
         ({"SHAPES": "/no/such.yaml"}, 2, ["SHAPES: /no/such.yaml: no such file"]),
-        ({"REPLAY_STRICT": "1"}, 2, ["PLUGINS: lacks _autotune_record_plugin, without which nothing is replayed"]),  # stub_tree's PLUGINS
+        ({"REPLAY_STRICT": "1"}, 2,  # stub_tree's PLUGINS
+         ["PLUGINS: lacks _autotune_record_plugin, without which nothing is replayed"]),
         ({"PLUGINS": "_pretty_report_plugn"}, 2, ["PLUGINS: _pretty_report_plugn: ", "_pretty_report_plugin.py"]),
         ({"FLAGGEMS_DIR": "/"}, 2, ["FLAGGEMS_DIR: /: is no checkout"]),
         ({"REPO": "extra"}, 2, ["REPO: extra: ", "main vllm samples"]),
         ({"REPO": "vllm", "FLAGGEMS_VLLM_DIR": "/tmp"}, 2, ["FLAGGEMS_VLLM_DIR: /tmp: is no checkout"]),
         ({"PYTHON": "/no/python"}, 3, ["PYTHON: /no/python: not found"]),
         ({"RUN_DIR": "/proc/run"}, 3, ["RUN_DIR: /proc/run: cannot be made"]),
-        ({"RUN_DIR": "/tmp/none/a?b"}, 2, ["RUN_DIR: /tmp/none/a?b: has a `?`, at which the URL of FlagGems' tuner database would end; "
-                                           "name another place"]),
+        ({"RUN_DIR": "/tmp/none/a?b"}, 2, ["RUN_DIR: /tmp/none/a?b: has a `?`, at which the URL of FlagGems' tuner database "
+                                           "would end; name another place"]),
         ({"FLAGGEMS_CACHE_DIR": "/tmp/a?b"}, 2, ["FLAGGEMS_CACHE_DIR: /tmp/a?b: has a `?`"]),
         ({"HOME": "/tmp/a?b"}, 2, ["HOME: /tmp/a?b: has a `?`", "; set FLAGGEMS_CACHE_DIR"]),
     ],

@@ -1,4 +1,4 @@
-"""common/runlog.py: what is read from a run.log, with the tables as upstream prints them (damaged ones: test_runlog_damage.py)."""
+"""common/runlog.py: what is read from a run.log, its tables as upstream prints them (damaged ones: test_runlog_damage.py)."""
 
 import pytest
 
@@ -240,9 +240,11 @@ Status       Torch Latency (ms)    Gems Latency (ms)         Gems Speedup       
 SUCCESS               0.020000            0.010000               2.000          [torch.Size([8, 8])]
 SUCCESS               0.020000                 nan                 nan          [torch.Size([9, 9])]
 SUCCESS               0.020000            0.010000               2.000          [torch.Size([7, 7])]
-TIMER: Operator=mm dtype=torch.float16 row=1 timer=graph cache=cold how=flush launches=250 gap_us=0.85 nodes=2 host_us=61.25 host_us_base=4.9 reason=<<<>>>
+TIMER: Operator=mm dtype=torch.float16 row=1 timer=graph cache=cold how=flush launches=250 gap_us=0.85 nodes=2 host_us=61.25 \
+host_us_base=4.9 reason=<<<>>>
 TIMER: Operator=mm dtype=torch.float16 row=2 timer=graph cache=cold reason=<<<gems: empty capture>>>
-TIMER: Operator=mm dtype=torch.float16 row=3 timer=do_bench cache=cold host_us=1.2e+03 reason=<<<gems: no graph: phase=capture reason=E: x>>>
+TIMER: Operator=mm dtype=torch.float16 row=3 timer=do_bench cache=cold host_us=1.2e+03 \
+reason=<<<gems: no graph: phase=capture reason=E: x>>>
 """
 
 
@@ -264,4 +266,5 @@ def test_a_timer_line_that_is_cut_labels_nothing(cut):
 def test_a_timer_line_of_another_table_labels_nothing():
     log = parse_runlog(TIMED.replace("row=3 timer", "row=4 timer"))
     assert log.rows[2].timer == "" and log.notes == [
-        "a TIMER line names a row that is not there: TIMER: Operator=mm dtype=torch.float16 row=4 timer=do_bench cache=cold host_us=1"]
+        "a TIMER line names a row that is not there: TIMER: Operator=mm dtype=torch.float16 row=4 timer=do_bench cache=cold "
+        "host_us=1"]

@@ -181,7 +181,8 @@ def test_operators_of_one_process_affect_each_other(tmp_path):
 def test_more_options(tmp_path):
     """Comprehensive level, wrapper mode, chosen metrics, the JSON record that merges into an existing file."""
     (tmp_path / "benchmark_result.json").write_text('{"old": {"result": "passed"}}')
-    status, stdout, _ = run_samples(tmp_path, bench("layer_norm"), "--mode=wrapper", "--dtypes=float32", "--metrics=latency", "--record=json", "--warmup=1", "--iter=1")
+    status, stdout, _ = run_samples(tmp_path, bench("layer_norm"), "--mode=wrapper", "--dtypes=float32", "--metrics=latency",
+                                    "--record=json", "--warmup=1", "--iter=1")
     assert status == 0, stdout
     assert "Operator: layer_norm  Performance Test (dtype=torch.float32, mode=wrapper,level=comprehensive)" in stdout
     rows = read_tables(stdout)["layer_norm", "float32"]

@@ -38,8 +38,10 @@ CASES = {
     import os, signal
     open("exit.json", "w").write('{"schema": 1, "pytest_exit": 0}')
     os.kill(os.getpid(), signal.SIGKILL)""", {}, 137, "crashed", "killed by SIGKILL; 3 rows measured"),
-    "plugin": ("", "", {"PLUGINS": "_device_guard_plugin _pretty_report_plugin _cudagraph_plugin", "PYTEST_EXTRA": "-p no_such_plugin"},
-               1, "failed", "pytest did not start: ImportError: Error importing plugin \"no_such_plugin\": No module named 'no_such_plugin'"),
+    "plugin": ("", "", {"PLUGINS": "_device_guard_plugin _pretty_report_plugin _cudagraph_plugin",
+                        "PYTEST_EXTRA": "-p no_such_plugin"}, 1, "failed",
+               "pytest did not start: ImportError: Error importing plugin \"no_such_plugin\": "
+               "No module named 'no_such_plugin'"),
     "option": ("", "", {"PYTEST_EXTRA": "--no-such-option"}, 4, "failed",
                "pytest did not start: unrecognized arguments: --no-such-option"),
     "import": ("", "", {}, 2, "failed", "ModuleNotFoundError: No module named 'no_such_module'"),
@@ -51,7 +53,8 @@ def read_summary(folder):
     done = subprocess.run([sys.executable, ROOT / "batch_summary.py", folder, "--quiet"], text=True, capture_output=True)
     assert "Traceback" not in done.stderr, done.stderr
     with open(folder / "summary.csv", newline="") as stream:
-        return {row["op"]: (row["status"], row["reason"]) for row in csv.DictReader(stream) if row["row_status"] in ("", "SUCCESS")}
+        rows = [row for row in csv.DictReader(stream) if row["row_status"] in ("", "SUCCESS")]
+    return {row["op"]: (row["status"], row["reason"]) for row in rows}
 
 
 @pytest.fixture(scope="module")

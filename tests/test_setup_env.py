@@ -58,7 +58,8 @@ def offline(project, environment):
 
 
 def setup(project, *words, **environment):
-    return subprocess.run(["./setup_env.sh", *words], cwd=project, capture_output=True, text=True, env=offline(project, environment))
+    return subprocess.run(["./setup_env.sh", *words], cwd=project, capture_output=True, text=True,
+                          env=offline(project, environment))
 
 
 def make(project, *words, **environment):
@@ -154,7 +155,8 @@ def test_another_python_builds_anew_and_a_failure_puts_the_old_one_back(built, t
 def user(built, request):
     """A process that runs from the environment."""
     python = f"{built}/.venv/bin/python" if request.param == "by its path" else ".venv/bin/python"
-    process = subprocess.Popen([python, "-c", "import time; print(flush=True); time.sleep(600)"], stdout=subprocess.PIPE, cwd=built)
+    code = "import time; print(flush=True); time.sleep(600)"
+    process = subprocess.Popen([python, "-c", code], stdout=subprocess.PIPE, cwd=built)
     process.stdout.readline()
     yield process
     process.kill()
@@ -195,7 +197,8 @@ def test_two_names_of_one_environment_exclude_each_other(changed):
 def test_wrong_calls_are_named(project):
     done = setup(project, PYTHON="/no/such/python")
     assert done.returncode == 2
-    assert done.stderr == "setup_env.sh: error: PYTHON: /no/such/python: is no Python 3.10 to 3.12; name one, as in PYTHON=python3.11\n"
+    assert done.stderr == ("setup_env.sh: error: PYTHON: /no/such/python: is no Python 3.10 to 3.12; "
+                           "name one, as in PYTHON=python3.11\n")
     done = setup(project, "--help")
     assert done.returncode == 0 and done.stdout.startswith("setup_env.sh - make the Python environment")
     assert setup(project, "--fresh").returncode == 2
@@ -247,7 +250,8 @@ def test_a_python_that_sees_an_accelerator_takes_over(built, tmp_path):
     shutil.copytree(built / ".venv", own, symlinks=True)
     path = f"{tmp_path}/image/bin:{os.environ['PATH']}"
     done = setup(built, str(own), PYTHON="", PATH=path)
-    assert f"building {own} again: made with " in done.stdout and f"and now {tmp_path}/image/bin/python3 sees an accelerator" in done.stdout
+    assert f"building {own} again: made with " in done.stdout
+    assert f"and now {tmp_path}/image/bin/python3 sees an accelerator" in done.stdout
     assert done.returncode == 0 and "kind=vendor" in (own / ".complete").read_text()
     done = setup(built, str(own), PYTHON="")     # the nightly's PATH names another Python, which sees none: no reason
     assert (done.returncode, done.stdout) == (0, "")

@@ -45,7 +45,8 @@ def test_a_write_that_fails_leaves_the_old_content_and_no_temporary_file(tmp_pat
         run_main(lambda argv: write_text_atomic(argv[0], "new" * 10000))
     """, tmp_path / "a", limit)
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == f"-c: error: {tmp_path}/a: larger than files may become here; raise `ulimit -f` and start the same command again\n"
+    assert done.stderr == (f"-c: error: {tmp_path}/a: larger than files may become here; "
+                           "raise `ulimit -f` and start the same command again\n")
     assert (tmp_path / "a").read_text() == "old"
     assert os.listdir(tmp_path) == ["a"]
 
@@ -85,8 +86,9 @@ def test_a_writer_killed_at_any_moment_leaves_old_or_new(tmp_path):
         assert len(text) == 100_000 and len(set(text)) == 1
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"schema": 1, "sta', "[1]", '{"schema": 2, "status": "ok"}', "\xff",
-                                     '{"schema": 1, "status": "ok", "seconds": NaN}', '{"schema": 1, "status": "ok", "seconds": -5}'])
+@pytest.mark.parametrize("content", [
+    "", "{", '{"schema": 1, "sta', "[1]", '{"schema": 2, "status": "ok"}', "\xff",
+    '{"schema": 1, "status": "ok", "seconds": NaN}', '{"schema": 1, "status": "ok", "seconds": -5}'])
 def test_a_marker_that_cannot_be_trusted_is_none(tmp_path, content):
     (tmp_path / ".complete").write_text(content, encoding="latin-1")
     assert state.read_marker(tmp_path) is None

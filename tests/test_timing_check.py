@@ -19,10 +19,12 @@ def make_series(*times):
 
 @pytest.mark.parametrize("times, line, failed", [
     # three processes: a spread, but no pairs to ask for a verdict
-    ((1.0, 1.001, 1.0), "graph cold: 1 rows, median within 0.100%, median between 0.058%, p95 between 0.06%, alarms - at 5 %, band -", 0),
-    ((1.0, 1.002, 1.0, 1.001), "graph cold: 1 rows, median within 0.100%, median between 0.096%, p95 between 0.10%, alarms 0.0% at 5 %, "
-                               "band 0.2%", 0),
-    ((1.0, 1.1, 1.0), "graph cold: 1 rows, median within 0.100%, median between 5.587%, p95 between 5.59%, alarms - at 5 %, band -", 1)])
+    ((1.0, 1.001, 1.0), "graph cold: 1 rows, median within 0.100%, median between 0.058%, p95 between 0.06%, "
+                        "alarms - at 5 %, band -", 0),
+    ((1.0, 1.002, 1.0, 1.001), "graph cold: 1 rows, median within 0.100%, median between 0.096%, p95 between 0.10%, "
+                               "alarms 0.0% at 5 %, band 0.2%", 0),
+    ((1.0, 1.1, 1.0), "graph cold: 1 rows, median within 0.100%, median between 5.587%, p95 between 5.59%, "
+                      "alarms - at 5 %, band -", 1)])
 def test_spread_of_few_processes_has_a_table_and_no_verdict(tmp_path, times, line, failed):
     report = timing_check.Report(tmp_path / "report.txt")
     timing_check.print_spread([make_series(*times)], report, 1)
@@ -37,13 +39,15 @@ def test_a_single_process_has_times_and_fails(tmp_path):
 
 def test_parts_that_use_the_card_do_so_in_another_process(tmp_path):
     """Here there is no card: what counts is that the part ran elsewhere, and that this process knows that it failed."""
-    done = subprocess.run([sys.executable, ROOT / "tests/gpu/timing_check.py", "cases"], capture_output=True, text=True, check=False,
-                          env={"PATH": "/usr/bin:/bin", "OUT": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}, timeout=120)
+    done = subprocess.run([sys.executable, ROOT / "tests/gpu/timing_check.py", "cases"], capture_output=True, text=True,
+                          check=False, timeout=120,
+                          env={"PATH": "/usr/bin:/bin", "OUT": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 1
     assert "--apart" in done.stdout and "CalledProcessError" in done.stdout and "1 failed" in done.stdout
 
 
-@pytest.mark.parametrize("word, status, said", [("--help", 0, "USAGE"), ("spred", 2, "timing_check.py: error: spred: unknown; the parts are")])
+@pytest.mark.parametrize("word, status, said", [
+    ("--help", 0, "USAGE"), ("spred", 2, "timing_check.py: error: spred: unknown; the parts are")])
 def test_help_and_a_part_that_there_is_not(tmp_path, word, status, said):
     done = subprocess.run([sys.executable, ROOT / "tests/gpu/timing_check.py", word], capture_output=True, text=True, check=False,
                           env={"PATH": "/usr/bin:/bin", "OUT": str(tmp_path / "out")}, timeout=60)

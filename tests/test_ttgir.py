@@ -71,5 +71,6 @@ def test_digest_ignores_locations_and_nothing_else():
 
 def test_ptx_digest_ignores_debug_lines():
     ptx = '.visible .entry k()\n{\n\t.loc\t1 9 0\n$L__tmp0:\n\tmov.u32 %r1, %r2;\n\tret;\n}\n\t.file\t1 "/a/k.py"\n'
-    other = '.visible .entry k()\n{\n\t.loc\t1 8 0\n\tmov.u32 %r1, %r2;\n$L__tmp1:\n\tret;\n}\n\t.file\t1 "/b/k.py"\n\t.section\t.debug_abbrev\n{\n.b8 1\n}\n'
+    other = '.visible .entry k()\n{\n\t.loc\t1 8 0\n\tmov.u32 %r1, %r2;\n$L__tmp1:\n\tret;\n}\n\t.file\t1 "/b/k.py"\n' \
+            '\t.section\t.debug_abbrev\n{\n.b8 1\n}\n'
     assert digest_ptx(ptx) == digest_ptx(other) != digest_ptx(ptx.replace("%r2", "%r3"))

@@ -1,4 +1,4 @@
-"""TUNE_CUTOFF: what cannot win is launched or replayed once or three times, what can is timed in full, and the winner is the same."""
+"""TUNE_CUTOFF: what cannot win is launched or replayed once or thrice, what can is timed in full, and the winner is the same."""
 import os
 import subprocess
 import sys
@@ -80,7 +80,8 @@ print(*(plugin.find_quantile([8, 1, 4, 2], share) for share in (0.5, 0.2, 1.0)),
 
 def run_sweeps(how, sweeps, replay_ms=0):
     env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins")}
-    done = subprocess.run([sys.executable, "-c", SWEEPS, how, sweeps, str(replay_ms)], env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", SWEEPS, how, sweeps, str(replay_ms)], env=env, capture_output=True, text=True,
+                          timeout=120)
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
@@ -107,8 +108,8 @@ def test_where_five_launches_took_no_time_a_replay_has_a_thousand():
 
 
 @pytest.mark.parametrize("replay_ms, said", [
-    # By do_bench as ever: no best yet. 10 is more than twice as slow, 1.5 in one replay more than 1.5 times, 1.2 in three more than
-    # 1.2 times; 0.9 and 1.0 can win: a launch, one captured, ten replays (100 each). 7 was compiled in its first launch.
+    # By do_bench as ever: no best yet. 10 is more than twice as slow, 1.5 in one replay more than 1.5 times, 1.2 in three more
+    # than 1.2 times; 0.9 and 1.0 can win: a launch, one captured, ten replays (100 each). 7 was compiled in its first launch.
     (0.5, ["[0.9, [8, 1, 1002, 102, 302, 1002]]", "[0.05, [8, 8]]", "[5, [8, 9]]"]),
     # A launch does not fill a replay: five more say how many do.
     (5.0, ["[0.9, [8, 1, 1011, 109, 310, 1010]]", "[0.05, [8, 8]]", "[5, [8, 9]]"])])
@@ -177,7 +178,8 @@ def test_it(): assert Autotuner()._bench() == "timed"
 def test_an_older_tuner_is_left_alone(tmp_path):
     (tmp_path / "test_it.py").write_text(OLD)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "_tune_cutoff_plugin", "test_it.py"]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")}, capture_output=True, text=True)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins")}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 

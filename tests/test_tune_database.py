@@ -1,4 +1,4 @@
-"""A sweep's timings: asked for once, written at once, and what the database then holds is what upstream alone would leave in it."""
+"""A sweep's timings: asked for once, written at once, and what the database then holds is what upstream alone leaves in it."""
 import contextlib
 import json
 import os
@@ -124,7 +124,8 @@ def test_a_sweep_that_fails_keeps_its_timings(swept):
 def test_timings_of_the_database_are_used(place, swept):
     """Those of half a sweep: the other half is tried, then written beside them."""
     (place / "again").mkdir()
-    with contextlib.closing(sqlite3.connect(swept.folder / "db")) as source, contextlib.closing(sqlite3.connect(place / "again/db")) as copy:
+    with contextlib.closing(sqlite3.connect(swept.folder / "db")) as source, \
+            contextlib.closing(sqlite3.connect(place / "again/db")) as copy:
         source.backup(copy)
         winners, trials = find_tables(copy, "some_kernel")
         copy.execute(f'DELETE FROM "{winners}"')
@@ -140,7 +141,8 @@ def test_timings_of_the_database_are_used(place, swept):
 def test_what_is_killed_leaves_its_finished_sweeps(place):
     process = start_kernels(place / "killed", "-k", "killed")
     deadline = time.monotonic() + 120
-    while not any(line.startswith("[9, 64") for line in read_lines(place / "killed/launched.jsonl")) and time.monotonic() < deadline:
+    launched = place / "killed/launched.jsonl"
+    while not any(line.startswith("[9, 64") for line in read_lines(launched)) and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -164,5 +166,6 @@ def test_it(): assert (BenchmarkCache()[1], ConfigCache().set(1, 2)) == ("timed"
 def test_an_older_flaggems_is_left_alone(tmp_path):
     (tmp_path / "test_it.py").write_text(OLD)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "_tune_database_plugin", "test_it.py"]
-    done = subprocess.run(command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT / "plugins")}, capture_output=True, text=True)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins")}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout

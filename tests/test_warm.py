@@ -17,12 +17,14 @@ import json, os, resource, signal, sys, torch, random, numpy, triton, logging, t
 def test_describe():
     import flag_gems
     from triton.runtime import driver
-    handlers = {n.name: getattr(signal.getsignal(n), "value", str(signal.getsignal(n))) for n in signal.valid_signals() if n not in (9, 19) and hasattr(n, "name")}
+    numbers = [n for n in signal.valid_signals() if n not in (9, 19) and hasattr(n, "name")]
+    handlers = {n.name: getattr(signal.getsignal(n), "value", str(signal.getsignal(n))) for n in numbers}
     own = [number for number in range(256) if os.path.lexists(f"/proc/self/fd/{number}")]
     facts = {"argv": sys.argv, "path": sys.path, "cwd": os.getcwd(), "environ": dict(os.environ),
              "shown": sorted(open("/proc/self/environ").read().strip(chr(0)).split(chr(0))), "files": own, "signals": handlers,
              "limits": resource.getrlimit(resource.RLIMIT_NOFILE), "umask": os.umask(0o22), "nice": os.nice(0),
-             "cores": sorted(os.sched_getaffinity(0)), "threads": torch.get_num_threads(), "philox": torch.cuda.default_generators[0].initial_seed(),
+             "cores": sorted(os.sched_getaffinity(0)), "threads": torch.get_num_threads(),
+             "philox": torch.cuda.default_generators[0].initial_seed(),
              "driver": type(driver.active).__name__, "device": flag_gems.device,
              "main": sys.modules["__main__"].__spec__.name, "handlers": len(logging.root.handlers),
              "foreign": [n for n in sys.modules if n.partition(".")[0] in ("warm", "server", "client", "child", "preload")],
@@ -82,7 +84,8 @@ PER_RUN = "ATTEMPT"     # a variable that may differ between an operator and the
 
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory):
-    found = Parent(tmp_path_factory.mktemp("parent"), OUT="out.json", ENDING="", GEMSCREEN_TAG="screen/warm/parent", FLAGGEMS_DB_URL="sqlite://",
+    found = Parent(tmp_path_factory.mktemp("parent"), OUT="out.json", ENDING="", GEMSCREEN_TAG="screen/warm/parent",
+                   FLAGGEMS_DB_URL="sqlite://",
                    PYTHONPATH=f"{ROOT / 'plugins'}:lib:")       # the last two are relative to the working directory
     for name, text in (("describe", DESCRIBE), ("leak", LEAK), ("ending", ENDINGS), ("waits", WAITS)):
         (found.folder / f"test_{name}.py").write_text(text)
@@ -287,7 +290,8 @@ def test_flag_gems_has_its_caches_where_the_fork_has_them(parent):
     for name in ("one", "two"):
         own = parent.folder / name
         own.mkdir()
-        code, output = parent.run("test_caches.py", environ={"FLAGGEMS_CACHE_DIR": str(own), "FLAGGEMS_DB_URL": f"sqlite:///{own}/tuned.db"})
+        environ = {"FLAGGEMS_CACHE_DIR": str(own), "FLAGGEMS_DB_URL": f"sqlite:///{own}/tuned.db"}
+        code, output = parent.run("test_caches.py", environ=environ)
         assert code == 0 and f"\nCACHES {own}/code_cache {{'BLOCK': 16}}\n" in output, output
         assert "plain process" not in output, output
         assert sorted(path.name for path in own.iterdir()) == ["code_cache", "tuned.db"]
@@ -331,18 +335,22 @@ def test_both_packages_move_theirs(tmp_path):
 
 @pytest.mark.parametrize("source, reason", [
     ("", "flag_gems keeps its caches otherwise: KeyError: 'flag_gems.utils.code_cache'"),
-    ("import flag_gems.utils.code_cache, flag_gems.utils.libentry", "flag_gems's caches stayed where they were: /elsewhere, sqlite:///tuned.db")])
+    ("import flag_gems.utils.code_cache, flag_gems.utils.libentry",
+     "flag_gems's caches stayed where they were: /elsewhere, sqlite:///tuned.db")])
 def test_a_flag_gems_that_keeps_them_otherwise_is_refused(tmp_path, source, reason):
     utils = tmp_path / "site" / "flag_gems" / "utils"
     utils.mkdir(parents=True)
     (utils.parent / "__init__.py").write_text(source)
     (utils / "code_cache.py").write_text("import functools\n@functools.lru_cache\ndef cache_dir_path(): return '/elsewhere'\n")
-    (utils / "libentry.py").write_text("import sqlalchemy, types\nclass Model:\n    def __init__(self, url): self.engine = sqlalchemy.create_engine(url)\n"
+    (utils / "libentry.py").write_text("import sqlalchemy, types\n"
+                                       "class Model:\n"
+                                       "    def __init__(self, url): self.engine = sqlalchemy.create_engine(url)\n"
                                        "libcache = types.SimpleNamespace(model=Model('sqlite://'))\n")
     environ = {"PYTHONPATH": f"{tmp_path / 'site'}:{ROOT}", "FLAGGEMS_CACHE_DIR": "/own", "FLAGGEMS_DB_URL": "sqlite:///tuned.db"}
-    done = subprocess.run([sys.executable, "-c", "import flag_gems; from warm import child; child.move_caches('flag_gems')"], env=environ,
-                          capture_output=True, text=True)
-    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"OSError: {reason}")     # of which server.py makes a plain process
+    code = "import flag_gems; from warm import child; child.move_caches('flag_gems')"
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True)
+    # server.py makes a plain process of it
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"OSError: {reason}")
 
 
 # ---- where it is not used
@@ -356,9 +364,11 @@ def test_another_environment_gets_a_plain_process(parent, name):
 
 @pytest.mark.parametrize("name, hook, reason", [
     ("fails", "import os; os.fork = lambda: (_ for _ in ()).throw(OSError(11, 'no more processes'))", "fork failed: "),
-    ("hangs", "import os, time; os.register_at_fork(after_in_child=lambda: time.sleep(100))", "a first fork did not answer within 6 s"),
+    ("hangs", "import os, time; os.register_at_fork(after_in_child=lambda: time.sleep(100))",
+     "a first fork did not answer within 6 s"),
     ("stops", "import os, time; os.register_at_fork(before=lambda: time.sleep(100))", "a fork of the warm parent did not answer"),
-    ("threads", "import threading, time; threading.Thread(target=time.sleep, args=(100,), daemon=True).start()", "threads, and a fork has only one"),
+    ("threads", "import threading, time; threading.Thread(target=time.sleep, args=(100,), daemon=True).start()",
+     "threads, and a fork has only one"),
 ])
 def test_where_forking_is_not_safe_plain_processes_run(tmp_path, name, hook, reason):
     (tmp_path / "site").mkdir()

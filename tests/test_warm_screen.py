@@ -14,7 +14,8 @@ from warm_parent import ROOT
 # ok with tuning, random numbers, several nodes; all skipped
 OPS = "abs,softmax,rand,conv2d"
 TIMES = ("latency_base_ms", "latency_ms")
-SITE = "import os, sys\nif 'server.py' in ' '.join(sys.orig_argv):\n    def refuse(): raise OSError(11, 'no more')\n    os.fork = refuse\n"
+SITE = "import os, sys\nif 'server.py' in ' '.join(sys.orig_argv):\n" \
+       "    def refuse(): raise OSError(11, 'no more')\n    os.fork = refuse\n"
 
 
 class Screen:

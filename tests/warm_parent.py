@@ -46,8 +46,8 @@ class Parent:
         if warm:
             env |= {"WARM_FOLDER": str(self.warm)}
         launcher = [sys.executable, "-I", "-S", CLIENT, str(os.getpid())]
-        return subprocess.Popen([*(launcher if warm else ()), sys.executable, "-m", "pytest", "-s", "-q", "-p", "no:cacheprovider",
-                                 *arguments],
+        return subprocess.Popen([*(launcher if warm else ()), sys.executable, "-m", "pytest", "-s", "-q",
+                                 "-p", "no:cacheprovider", *arguments],
                                 env=env, cwd=cwd or self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True, start_new_session=True, **options)
 

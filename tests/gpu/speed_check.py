@@ -20,7 +20,8 @@ HOW     Upstream's accuracy phase is left out: the `pytest` that it starts is on
 OUTPUT  OUT/{ours,plain,upstream}/, OUT/report.txt (printed too):
           op        upstream s  ours s  ratio  rows up  rows ours  begins s  ends s
           abs             38.2     4.1    9.3       15         15      0.71    1.32
-EXIT    0; 1 if there are operators of which ours has fewer rows or no outcome, or a ratio of the sums below 6, or a median start of 1.5 s
+EXIT    0; 1 if there are operators of which ours has fewer rows or no outcome, or a ratio of the sums below 6, or a median start
+        of 1.5 s
 LIMITS  Writes into FLAGGEMS_DIR/benchmark, as run_tests.py does: give a copy. Needs `distro` for run_tests.py.
 """
 import csv
@@ -57,8 +58,8 @@ def main(parts):
         parts = ["ours"] * ours + ["upstream"] * upstream + ["compare"]
     unknown = [part for part in parts if part not in PARTS]
     if unknown or not os.environ.get("FLAGGEMS_DIR"):
-        print(f"speed_check.py: error: {f'{unknown[0]}: no such part; there are {PARTS}' if unknown else 'FLAGGEMS_DIR: missing'}",
-              file=sys.stderr)
+        fault = f"{unknown[0]}: no such part; there are {PARTS}" if unknown else "FLAGGEMS_DIR: missing"
+        print(f"speed_check.py: error: {fault}", file=sys.stderr)
         return 2
     out = Path(os.environ.get("OUT") or ROOT / "runs" / "speed-check").absolute()
     ops = (os.environ.get("OPS") or OPS).split(",")
@@ -88,8 +89,8 @@ def run_command(folder, command, environ):
     """Its exit status; None where it took longer than LIMIT_S. Output goes to FOLDER/output."""
     env = {**os.environ, "TRITON_CACHE_DIR": str(folder / "triton"), "FLAGGEMS_CACHE_DIR": str(folder / "gems"), **environ}
     limit = time.monotonic() + float(os.environ.get("LIMIT_S") or 1800)
-    child, late = Child(list(map(str, command)), tag=f"speed-check-{os.getpid()}/{folder.name}", env=env, log=folder / "output", cwd=ROOT,
-                        grace=60), False
+    tag, late = f"speed-check-{os.getpid()}/{folder.name}", False
+    child = Child(list(map(str, command)), tag=tag, env=env, log=folder / "output", cwd=ROOT, grace=60)
     while not child.advance(time.monotonic()):
         if time.monotonic() > limit:
             late = True
@@ -102,8 +103,8 @@ def run_ours(folder, ops, warm):
     python_path = os.pathsep.join(filter(None, [str(ROOT / "tests" / "gpu"), os.environ.get("PYTHONPATH")]))
     return run_command(folder, [sys.executable, ROOT / "run_batch.py"], {
         "PYTHON": sys.executable, "RUN": str(folder / "screen"), "RUNS": str(folder / "runs"), "OPS": ",".join(ops),
-        "DEVICES": os.environ.get("DEVICE") or "0", "DEVICE": "", "LEVEL": "core", "WARM": str(int(warm)), "PYTHONPATH": python_path,
-        "PYTEST_EXTRA": "-p start_trace"})
+        "DEVICES": os.environ.get("DEVICE") or "0", "DEVICE": "", "LEVEL": "core", "WARM": str(int(warm)),
+        "PYTHONPATH": python_path, "PYTEST_EXTRA": "-p start_trace"})
 
 
 def run_upstream(folder, ops):
@@ -171,13 +172,15 @@ def compare(out):
     upstream, up_walls = read_part(out, "upstream", read_upstream)
     lines.append("op            upstream s  ours s  ratio  plain s  rows up  rows ours  begins s  ends s  upstream's status")
     ratios, begins = [], []
-    failed += [f"{op}: no outcome of ours, so that no ratio has it" for op in sorted({op for ops, _ in our_walls for op in ops} - {*ours})]
+    lost = {op for ops, _ in our_walls for op in ops} - {*ours}
+    failed += [f"{op}: no outcome of ours, so that no ratio has it" for op in sorted(lost)]
     for op in sorted({*ours, *upstream}):
         mine, theirs = ours.get(op), upstream.get(op)
         ratio = theirs[0] / mine[0] if mine and theirs and mine[1] and theirs[1] else None
         ratios += [ratio] if ratio else []
         begins += [mine[2]["first_begins"]] if mine and "first_begins" in mine[2] else []
-        cells = [theirs and f"{theirs[0]:.1f}", mine and f"{mine[0]:.1f}", ratio and f"{ratio:.1f}", f"{plain[op][0]:.1f}" if op in plain else None,
+        cells = [theirs and f"{theirs[0]:.1f}", mine and f"{mine[0]:.1f}", ratio and f"{ratio:.1f}",
+                 f"{plain[op][0]:.1f}" if op in plain else None,
                  theirs and f"{theirs[1].total()}", mine and f"{mine[1].total()}", mine and mine[2].get("first_begins"),
                  mine and mine[2].get("first_ends"), theirs and theirs[2]]
         lines.append(f"{op:<12}" + "".join(f"{cell if cell or cell == 0 else '-':>{width}}" for cell, width in
@@ -185,7 +188,8 @@ def compare(out):
         if mine and theirs and mine[1].total() < theirs[1].total():
             failed.append(f"{op}: {mine[1].total()} rows, upstream {theirs[1].total()}; lacking {list(theirs[1] - mine[1])[:3]}")
         elif mine and theirs and theirs[1] - mine[1]:
-            lines.append(f"  {op}: as many rows, {(theirs[1] - mine[1]).total()} named otherwise: {list(theirs[1] - mine[1])[:2]}")
+            others = theirs[1] - mine[1]
+            lines.append(f"  {op}: as many rows, {others.total()} named otherwise: {list(others)[:2]}")
     for name, walls in (("upstream", up_walls), ("ours", our_walls)):
         lines += [f"wall: {name}: {wall:.1f} s for {','.join(ops)}" for ops, wall in walls]
     if ratios:
@@ -201,11 +205,13 @@ def compare(out):
     lines += ["", "what ours spent, s        start  columns  compiles  launchers  tuner's trials  after  the rest of its attempt"]
     for op, (seconds, _, start) in sorted(ours.items()):
         if "last_ends" in start:
-            parts = [("{1:.1f} ({0})".format(*start[name]) if name in start else "-") for name in ("columns", "compiles", "launchers", "trials")]
-            lines.append(f"{op:<24} {start['first_begins']:>6}" + "".join(f"{part:>{width}}" for part, width in zip(parts, (11, 11, 10, 14)))
+            parts = [("{1:.1f} ({0})".format(*start[name]) if name in start else "-")
+                     for name in ("columns", "compiles", "launchers", "trials")]
+            lines.append(f"{op:<24} {start['first_begins']:>6}"
+                         + "".join(f"{part:>{width}}" for part, width in zip(parts, (11, 11, 10, 14)))
                          + f"{start['left'] - start['last_ends']:>7.1f}{seconds - start['left']:>9.1f}")
     spent = [start[2].get("steps", {}) | {"database": start[2].get("database", (0, 0))} for start in ours.values()]
-    for name in dict.fromkeys(name for steps in spent for name in steps):     # of all operators; see start_trace.py for what lies in what
+    for name in dict.fromkeys(name for steps in spent for name in steps):     # of all operators, as start_trace.py names them
         counts, totals = zip(*(steps.get(name, (0, 0)) for steps in spent))
         lines.append(f"{name:<12}{sum(totals):>8.1f} ({sum(counts)})")
     text = "\n".join([*lines, *(f"FAIL {each}" for each in failed)])

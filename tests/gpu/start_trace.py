@@ -6,8 +6,8 @@ Reads   STARTED, RUN_DIR of run_pytest.sh. Writes RUN_DIR/start.json:
         The first six are seconds from the start of run_pytest.sh; first_begins is the first call of Benchmark.get_latency
         (inputs are made, nothing is compiled), first_ends its return, last_ends that of the last. The others are numbers and
         seconds: of columns; within them of compiles that the cache did not have (threads add up), of the C compiler for
-        launchers, and of a tuner's trials, compiles of theirs included. "database" is what LibTuner's asking and writing took, and
-        "steps" {"warm up": [30, 0.2], ...} of the timer: some lie within others (STEPS).
+        launchers, and of a tuner's trials, compiles of theirs included. "database" is what LibTuner's asking and writing took,
+        and "steps" {"warm up": [30, 0.2], ...} of the timer: some lie within others (STEPS).
 """
 import functools
 import json
@@ -19,8 +19,9 @@ import pytest
 
 TIMES, STEPS_TAKEN = {}, {}
 STEPS = (  # what it is called, module, class, method; indented: part of the one above
-    ("warm up", "measure", "Timer", "_warm_up"), ("probe", "measure", "Timer", "_probe_graph"), ("copies", "workload", "Workload", "__init__"),
-    ("capture", "measure", "Timer", "_capture"), ("sample", "blocks", "Sampler", "sample"), (" settle", "blocks", "Sampler", "_settle"),
+    ("warm up", "measure", "Timer", "_warm_up"), ("probe", "measure", "Timer", "_probe_graph"),
+    ("copies", "workload", "Workload", "__init__"), ("capture", "measure", "Timer", "_capture"),
+    ("sample", "blocks", "Sampler", "sample"), (" settle", "blocks", "Sampler", "_settle"),
     (" health", "health", "NvmlReader", "read"), ("gap", "gap", "GapProbe", "read"), ("trim", "device", "TorchDevice", "trim"),
     ("host", "measure", "", "time_host"), ("release", "capture", "CudaGraph", "release"), ("all", "measure", "Timer", "measure"))
 DATABASE = (("BenchmarkCache", "get"), ("BenchmarkCache", "set"), ("ConfigCache", "set"))

@@ -3,7 +3,7 @@
 USAGE   source the environment that has torch, triton, flag_gems and FLAGGEMS_DIR, then in the project's root
           python tests/gpu/timing_check.py                       spread cases physics pace: one card, 8 to 10 minutes
           python tests/gpu/timing_check.py warmup                two cards, about 8 minutes
-PARTS   spread   16 operators (or SPREAD_OPS=abs,sum) x 3 shapes, PROCESSES (6) fresh processes: graph against do_bench, in the same ones
+PARTS   spread   16 operators (or SPREAD_OPS=abs,sum) x 3 shapes, PROCESSES (6) fresh processes: graph and do_bench in each
         cases    capture that fails, random numbers, in place, another stream, nothing launched, a lost device, ...
         physics  abs: cold and warm by graph, by event and by the profiler; more and less rotation; do_bench's flush
         pace     seconds per column, from spread's samples; upstream's own defaults beside it
@@ -28,8 +28,8 @@ from aa_study import read_process  # noqa: E402
 from common import noise  # noqa: E402
 from common.runlog import parse_runlog  # noqa: E402
 
-OPS = ("abs", "add", "mul", "exp", "gelu", "silu", "sigmoid", "tanh", "relu", "softmax", "log_softmax", "layer_norm", "sum", "mean",
-       "cumsum", "argmax")
+OPS = ("abs", "add", "mul", "exp", "gelu", "silu", "sigmoid", "tanh", "relu", "softmax", "log_softmax", "layer_norm",
+       "sum", "mean", "cumsum", "argmax")
 SHAPES = [[64, 64], [4096, 4096], [16384, 16384]]
 MM_SHAPES = [[1, m, n, k] for m in (256, 512, 1024, 2048) for n, k in ((512, 512), (1024, 2048), (4096, 1024), (4096, 4096))]
 MAX_BETWEEN = 0.005
@@ -77,7 +77,8 @@ def run_pytest(folder, op, nodes, **knobs):
 
 def check_spread(out, report):
     """Six fresh processes, every figure by both timers."""
-    processes, ops = int(os.environ.get("PROCESSES", "6")), tuple(filter(None, os.environ.get("SPREAD_OPS", "").split(","))) or OPS
+    processes = int(os.environ.get("PROCESSES", "6"))
+    ops = tuple(filter(None, os.environ.get("SPREAD_OPS", "").split(","))) or OPS
     nodes = [f"benchmark/test_{op}.py::test_{op}" for op in ops]
     knobs = {"SHAPES": write_shapes(out / "spread.yaml", dict.fromkeys(OPS, SHAPES)), "WARMUP_MS": 100, "ITER_MS": 100,
              "TIMER": "graph"}
@@ -106,7 +107,8 @@ def print_spread(series, report, wanted):
     rows = {}
     for s, spread in summaries:
         rows.setdefault((s.op, s.detail), {})[s.timer] = spread
-    report.say(f"{'op':<12} {'shape':<44} {'graph ms':>10} {'within':>8} {'between':>8} {'do_bench':>10} {'within':>8} {'between':>8}")
+    columns = " ".join(f"{name:>10} {'within':>8} {'between':>8}" for name in ("graph ms", "do_bench"))
+    report.say(f"{'op':<12} {'shape':<44} {columns}")
     for (op, detail), timers in sorted(rows.items()):
         cells = [f"{t.median_ms:>10.5f} {share(t.within):>8} {share(t.between):>8}" if t and t.median_ms else f"{'-':>28}"
                  for t in (timers.get("graph"), timers.get("do_bench"))]

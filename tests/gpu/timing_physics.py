@@ -50,7 +50,7 @@ def profile_device():
 
 
 def profile_graph(card, fn, found):
-    """Median us of abs' kernels inside replays of a graph as `found`, a Measurement, had; and from the start of one to the next's.
+    """Median us of abs' kernels inside replays of a graph like that of `found`, a Measurement; and from a start to the next.
 
     nan if the profiler sees none.
     """
@@ -105,15 +105,16 @@ def check_side(card, timers, x, gap, report):
         kernel, period = profile_graph(card, fn, found)
         event = timer.measure(fn, "event")
         text = (f"{x.shape[0]} {cache}: graph {us:.3f} (spread {found.spread:.2%}, {found.how or 'warm'}, {found.copies} copies, "
-                f"{2 * x.nbytes / us / 1e6:.2f} TB/s), kernel in it {kernel:.3f} ({us / kernel - 1:+.1%}; {period:.3f} to the next), "
-                f"event {event.latency_ms * 1e3:.3f} {event.notes}")
+                f"{2 * x.nbytes / us / 1e6:.2f} TB/s), kernel in it {kernel:.3f} ({us / kernel - 1:+.1%}; {period:.3f} to the "
+                f"next), event {event.latency_ms * 1e3:.3f} {event.notes}")
         if x.shape[0] == FITS:  # 5 us: the gap alone is more than 5 %
             report.say(f"     {text}")
         else:
             report.check(close_to(us, period, 0.05), f"{text}: within 5 % of start to start")
-        report.check(is_kernel_and_gap(us, kernel, gap), f"{x.shape[0]} {cache}: {us - kernel:+.3f} us ({us / kernel - 1:+.2%}) to the "
-                     f"kernel; a gap is at most {gap:.3f}, and it may be {max(CLOCK_US, SAME * kernel):.3f} below")
-        report.check(close_to(event.latency_ms * 1e3, kernel, 0.10) or event.notes, f"{x.shape[0]} {cache}: event within 10 % or marked")
+        report.check(is_kernel_and_gap(us, kernel, gap), f"{x.shape[0]} {cache}: {us - kernel:+.3f} us ({us / kernel - 1:+.2%}) "
+                     f"to the kernel; a gap is at most {gap:.3f}, and it may be {max(CLOCK_US, SAME * kernel):.3f} below")
+        report.check(close_to(event.latency_ms * 1e3, kernel, 0.10) or event.notes,
+                     f"{x.shape[0]} {cache}: event within 10 % or marked")
     report.check(2 * x.nbytes / ours["cold"] * 1e6 <= PEAK, f"{x.shape[0]} cold: no faster than the memory")
     return ours["cold"] / ours["warm"]
 
@@ -141,10 +142,12 @@ def check_launches(cold, report):
         found = cold.measure(lambda: torch.abs(x), "graph")
         times.append(found.latency_ms * 1e3)
         notes += found.notes
-        report.say(f"     64 cold, {found.launches} launches: {times[-1]:.4f} us (spread {found.spread:.2%}, {found.stop}) {found.notes}")
+        report.say(f"     64 cold, {found.launches} launches: {times[-1]:.4f} us (spread {found.spread:.2%}, {found.stop}) "
+                   f"{found.notes}")
     plan.CAPTURE_MS = before
     many, few = times[0] + times[3], times[1] + times[2]
-    report.check(close_to(few, many, 0.005) or notes, f"a replay of {plan.ENOUGH_MS} ms is long enough: {few / many - 1:+.2%} to one of 1000 calls")
+    report.check(close_to(few, many, 0.005) or notes,
+                 f"a replay of {plan.ENOUGH_MS} ms is long enough: {few / many - 1:+.2%} to one of 1000 calls")
 
 
 def show_do_bench(cold, report):

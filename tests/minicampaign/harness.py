@@ -69,8 +69,8 @@ jobs: 2
 
 @make_once
 def copy_project(folder):
-    """A copy of what a campaign consists of, for this test session. Its run_cell.py names the Python that runs it: `python3` may be
-    a shell script that takes longer than all else in a step (pyenv's is)."""
+    """A copy of what a campaign consists of, for this test session. Its run_cell.py names the Python that runs it: `python3`
+    may be a shell script that takes longer than all else in a step (pyenv's is)."""
     for part in PARTS:
         if (ROOT / part).is_dir():
             shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", "frozen", "results"))
@@ -124,7 +124,8 @@ class MiniCampaign:
             bench, test = f"benchmark/test_{op}.py", f"tests/test_{op}.py"
             for path in (bench, test):
                 (self.tree / path).write_text(f"def test_{op}():\n    pass\n")
-            lines.append(f"1,main,{op},{op},{op},{bench}::test_{op},{bench},Benchmark,{op},float16,,{test},{test}::test_{op},,both,yes")
+            node = f"{bench}::test_{op}"
+            lines.append(f"1,main,{op},{op},{op},{node},{bench},Benchmark,{op},float16,,{test},{test}::test_{op},,both,yes")
         (self.folder / "ops").mkdir()
         (self.folder / "ops" / "inventory_main.csv").write_text("\n".join(lines) + "\n")
 
@@ -140,14 +141,16 @@ class MiniCampaign:
 
     def environ(self, **variables):
         clean = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
-        own = {"FLAGGEMS_DIR": self.tree, "FLAGGEMS_COMMIT": "00000000000000000000000000000000000000aa", "OPS_DIR": self.folder / "ops",
-               "RUN_PYTEST": self.project / "tests" / "minicampaign" / "run_cell.py", "PYTHON": self.folder / "bin" / "python", "MINI_FOLDER": self.folder,
+        own = {"FLAGGEMS_DIR": self.tree, "FLAGGEMS_COMMIT": "00000000000000000000000000000000000000aa",
+               "OPS_DIR": self.folder / "ops", "RUN_PYTEST": self.project / "tests" / "minicampaign" / "run_cell.py",
+               "PYTHON": self.folder / "bin" / "python", "MINI_FOLDER": self.folder,
                "PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}", "TMPDIR": self.folder, "DEVICES": "0"}
         return {**clean, **{name: str(value) for name, value in {**own, **variables}.items() if value is not None}}
 
     @property
     def command(self):
-        return [sys.executable, self.project / "campaign" / "run.py", self.manifest, "--run", self.run_dir, "--frozen", self.folder / "frozen"]
+        return [sys.executable, self.project / "campaign" / "run.py", self.manifest, "--run", self.run_dir,
+                "--frozen", self.folder / "frozen"]
 
     def run(self, **variables):
         return subprocess.run(self.command, env=self.environ(**variables), capture_output=True, text=True, timeout=300)
@@ -158,8 +161,8 @@ class MiniCampaign:
                                     start_new_session=True)
 
     def tool(self, name, *words):
-        return subprocess.run([sys.executable, self.project / "campaign" / f"{name}.py", *words], env=self.environ(), capture_output=True,
-                              text=True, timeout=120)
+        command = [sys.executable, self.project / "campaign" / f"{name}.py", *words]
+        return subprocess.run(command, env=self.environ(), capture_output=True, text=True, timeout=120)
 
     def matrix(self, folder=None):
         with open((folder or self.run_dir) / "matrix.csv", newline="") as stream:

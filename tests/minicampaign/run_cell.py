@@ -89,7 +89,8 @@ def write_benchmark(run_dir, op, plan, part, cell):
     lines = [f"Operator: {op}  Performance Test (dtype=torch.float16, mode=kernel,level=core)",
              "Status      Torch Latency (ms)    Gems Latency (ms)         Gems Speedup         Size Detail", "-" * 90]
     for row in (1, 2):
-        lines.append(f"SUCCESS{1.0:>21.6f}{find_time(op, plan, part, cell, row):>20.6f}{1.0:>20.3f}          [torch.Size([{row * 64}, 64])]")
+        time = find_time(op, plan, part, cell, row)
+        lines.append(f"SUCCESS{1.0:>21.6f}{time:>20.6f}{1.0:>20.3f}          [torch.Size([{row * 64}, 64])]")
     lines += [f"TIMER: Operator={op} dtype=torch.float16 row={row} timer=graph cache=cold reason=<<<>>>" for row in (1, 2)]
     if os.environ.get("REPLAY_FROM"):
         fallback = plan.get("fallback", 0) if cell == "candidate" else 0
@@ -105,7 +106,8 @@ def write_dumps(run_dir, op, plan, cell):
         rows.append(write_variant(run_dir, op, plan, cell, kernel, launches, converts))
     if cell == "candidate" and plan.get("stray"):
         rows = rows[:-1]
-    (run_dir / "index.tsv").write_text("\n".join("\t".join(row[c] for c in COLUMNS) for row in [dict(zip(COLUMNS, COLUMNS)), *rows]) + "\n")
+    lines = ["\t".join(row[column] for column in COLUMNS) for row in [dict(zip(COLUMNS, COLUMNS)), *rows]]
+    (run_dir / "index.tsv").write_text("\n".join(lines) + "\n")
     if cell == "candidate" and plan.get("no_dump"):
         next((run_dir / "ir").iterdir()).unlink()
 
@@ -114,17 +116,19 @@ def write_variant(run_dir, op, plan, cell, kernel, launches, converts):
     """One TTGIR file; its row of the index."""
     count = converts.get(cell, converts["off"])
     stamp = plan.get("stamp", "") if cell == "candidate" else ""
-    body = "    %1 = ttg.convert_layout %0 : tensor<64xf32, #a> -> tensor<64xf32, #b>\n" * count + (f"    // {stamp}\n    %9 = arith.addi %0, %0\n" if stamp else "")
+    body = "    %1 = ttg.convert_layout %0 : tensor<64xf32, #a> -> tensor<64xf32, #b>\n" * count
+    body += f"    // {stamp}\n    %9 = arith.addi %0, %0\n" if stamp else ""
     text = f'module attributes {{"ttg.num-warps" = 4 : i32}} {{\n  tt.func public @{kernel}() {{\n{body}  }}\n}}\n'
     digest = digest_ttgir(text)
     hash_ = hashlib.sha256(f"{op}{kernel}{plan.get('hash_of', cell)}".encode()).hexdigest()[:16]
     if cell == "candidate":
         launches = plan.get("launches", launches)
-    row = dict.fromkeys(COLUMNS, "") | {f"launches_{p}": "0" for p in ("construction", "tuning", "warmup", "measured", "baseline")}
+    phases = ("construction", "tuning", "warmup", "measured", "baseline")
+    row = dict.fromkeys(COLUMNS, "") | {f"launches_{phase}": "0" for phase in phases}
     row |= {f"launches_{phase}": str(number) for phase, number in launches.items()}
     row |= {"schema": "1", "file": f"ir/{kernel}-{hash_}.ttgir", "kernel": kernel, "hash": hash_, "ttgir_sha256": digest,
-            "binary_sha256": plan.get("binary", digest), "converts": str(count), "converts_in_loop": "0", "converts_weighted": str(count),
-            "switch": KEYS[plan.get("key_of", cell)]}
+            "binary_sha256": plan.get("binary", digest), "converts": str(count), "converts_in_loop": "0",
+            "converts_weighted": str(count), "switch": KEYS[plan.get("key_of", cell)]}
     (run_dir / row["file"]).write_text(text)
     return row
 

@@ -37,6 +37,7 @@ from common import noise
 from common.device_lock import hold_devices
 from common.devices import apply_changes, child_environment, select_devices
 from common.errors import BAD_RESULT, DONE, REFUSED, UserError, run_main
+from common.inputs import check_cache_place
 from common.runlog import parse_runlog
 from common.replay_log import find_replay_fault
 from common.session import find_session_fault
@@ -224,6 +225,7 @@ def main(argv):
         raise UserError(f"{' '.join(argv)}: unknown arguments, or --read without its RUN; knobs are environment variables, "
                         "see --help")
     settings = read_settings(os.environ)
+    check_cache_place("RUN", os.environ.get("RUN") or ROOT / "runs")
     device = select_devices(os.environ, sys.executable)[0]
     if device.is_host:
         raise UserError(f"DEVICES: {device.name}: the host device measures no time; run the study on a card", REFUSED)

@@ -35,6 +35,9 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd -P)
 : "${TEST_ARGS=--quick}"  # arguments for the correctness tests / 正确性测试的附加参数
 # ---- End of config / 配置结束
 
+# shellcheck source=common/check_knobs.sh
+source "$ROOT/common/check_knobs.sh"
+
 die() { # STATUS TEXT
     echo "ab_test.sh: error: $2" >&2
     exit "$1"
@@ -42,7 +45,7 @@ die() { # STATUS TEXT
 
 run_python() { PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$@"; }
 
-check_arguments() { # sets OFF and ON
+check_arguments() { # sets OFF, ON, and RUN to an absolute path
     [[ $SWITCH =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || die 2 "SWITCH: $SWITCH: is no variable's name; give one: SWITCH=NAME"
     [[ $SWITCH != USE_FLAGTUNE* ]] || die 2 "SWITCH: $SWITCH: changes what is searched for; both sides must use the same"
     ! grep -q "^: \"\${${SWITCH}[:=]" "$ROOT/run_pytest.sh" "${BASH_SOURCE[0]}" ||
@@ -61,6 +64,8 @@ check_arguments() { # sets OFF and ON
     [ -z "$NOISE" ] || [ -z "$BAND" ] || die 2 "BAND: $BAND: NOISE=$NOISE is set too; set one of them"
     [ -z "$NOISE" ] || [ -e "$NOISE" ] || die 2 "NOISE: $NOISE: does not exist; make one: make aa OPS=..."
     [ -z "$RUN" ] || [ ! -e "$RUN" ] || die 2 "RUN: $RUN: exists; name a new directory"
+    RUN=$(realpath -m -- "${RUN:-$ROOT/runs/ab-$SWITCH-$(date +%Y%m%dT%H%M%SZ)}")
+    check_cache_place RUN
 }
 
 choose_python() {
@@ -80,11 +85,9 @@ choose_repo() { # sets REPO; every operator must be known before the first one i
     done
 }
 
-make_run() { # sets RUN to an absolute path
-    : "${RUN:=$ROOT/runs/ab-$SWITCH-$(date +%Y%m%dT%H%M%SZ)}"
+make_run() {
     mkdir -p "$(dirname "$RUN")"
     mkdir "$RUN" 2>/dev/null || die 2 "RUN: $RUN: exists or cannot be made; name a new directory"
-    RUN=$(cd "$RUN" && pwd -P)
     run_python "$ROOT/ab_summary.py" --begin "$RUN" "switch=$SWITCH" "off=$OFF" "on=$ON" "rounds=$ROUNDS" "band=$BAND" \
         "noise=${NOISE:+$(realpath -- "$NOISE")}" "ops=$OPS" "repo=$REPO" "device=$DEVICE"
 }

@@ -24,6 +24,7 @@ from tabulate import tabulate
 
 from common import devices, trees
 from common.errors import DONE, REFUSED, USAGE, UserError, run_main
+from common.inputs import check_cache_place
 
 ROOT = Path(__file__).resolve().parent
 LOW_DISK_GB = 5
@@ -125,7 +126,11 @@ def find_runs():
 
 
 def check_disk():
-    """Free space where runs go."""
+    """Free space where runs go, and whether they can go there."""
+    try:
+        check_cache_place("RUNS", find_runs())
+    except UserError as error:
+        return Finding("disk", "lacks", str(error), "name another place: RUNS=/path/to/runs")
     place = next(p for p in (find_runs(), *find_runs().parents) if p.is_dir())
     free = shutil.disk_usage(place).free / 1e9
     state = "ok" if free >= LOW_DISK_GB else "lacks"

@@ -259,9 +259,9 @@ def main(argv):
     check_choice("WARM", os.environ.get("WARM") or "1", ("0", "1"))
     interrupts = Interrupts()
     environ, python = dict(os.environ), find_python(os.environ)
+    check_cache_place("RUN" if options.run else "RUNS", options.run or environ_runs(environ))
     run, frozen = choose_run(options, environ)
     run = Path(run).absolute()
-    check_cache_place("RUN", run)
     manifest = frozen.manifest
     if manifest.device.vendor == "host":
         environ.setdefault("HOST_TARGET", "cuda:90")

@@ -1,4 +1,4 @@
-# check_knobs.sh - whether the knobs of run_pytest.sh have values that mean something; sourced by run_pytest.sh.
+# check_knobs.sh - whether the knobs of run_pytest.sh have values that mean something; sourced by run_pytest.sh and ab_test.sh.
 #
 # INPUT    the variables of its config section, ROOT
 # OUTPUT   check_knobs puts DTYPES into its plain form, and makes REPLAY_FROM absolute

@@ -153,6 +153,7 @@ def test_no_samples_at_all_is_refused(study, tmp_path):
     ({"OPS": "abs,abs", "TIMERS": "graph,,graph,wall"}, 2, "TIMERS: wall: unknown"),
     ({"OPS": "abs", "CACHE": "warm"}, 2, "CACHE: warm: do_bench always flushes"),
     ({"OPS": "abs", "BAND": "2 %"}, 2, "BAND: 2 %: give a share"),
+    ({"OPS": "abs", "RUN": "/tmp/none/a?b"}, 2, "RUN: /tmp/none/a?b: has a `?`"),
     ({"OPS": "refused"}, 2, "OP: refused: no such operator"),
     ({"OPS": "abs", "DEVICES": "host:0"}, 3, "DEVICES: host:0: the host device measures no time"),
     ({"OPS": "abs", "DEVICES": "5"}, 3, "5")])

@@ -291,7 +291,8 @@ def test_a_band_that_is_no_share(tmp_path):
     (2, "OPS: : name operators", {"OPS": ""}), (2, "OPS: abs: named twice", {"OPS": "abs,add,abs"}),
     (2, "ROUNDS: 1: give 2 or more", {"ROUNDS": "1"}), (2, "BAND: 2: give a share", {"BAND": "2"}),
     (2, "BAND: 0.0: give a share", {"BAND": "0.0"}), (2, "NOISE: /no/noise: does not exist", {"NOISE": "/no/noise"}),
-    (2, "RUN: /: exists; name a new directory", {"RUN": "/"}), (2, "OP: abss: not in ", {"OPS": "abs,abss"})])
+    (2, "RUN: /: exists; name a new directory", {"RUN": "/"}), (2, "RUN: /tmp/none/a?b: has a `?`", {"RUN": "/tmp/none/a?b"}),
+    (2, "OP: abss: not in ", {"OPS": "abs,abss"})])
 def test_refusals(code, said, environment, tmp_path):
     env = {"PATH": os.environ["PATH"], "PYTHON": sys.executable, "SWITCH": "SW", "OPS": "abs", "REPO": "samples",
            "HOST_TARGET": "cuda:90", **({} if environment else {"SWITCH": ""}), **environment}

@@ -59,7 +59,7 @@ def test_a_run_directory_below_which_no_tuner_database_could_be_is_refused(tmp_p
         done = mini.run()
         assert (done.returncode, done.stderr) == (2, f"run.py: error: RUN: {tmp_path}/a?b/mini: has a `?`, at which the URL of "
                                                   "FlagGems' tuner database would end; name another place\n")
-        assert not list((tmp_path / "a?b").iterdir())
+        assert not list((tmp_path / "a?b").iterdir()) and not (tmp_path / "frozen").exists()
 
 
 def test_a_full_disk_is_no_outcome(tmp_path):

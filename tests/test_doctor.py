@@ -24,10 +24,15 @@ def test_machine_that_can_screen():
 
 def test_wrong_checkout_is_a_finding_and_not_the_end(tmp_path):
     done, rows = doctor(FLAGGEMS_DIR=str(tmp_path))
-    assert done.returncode == 3
+    assert done.returncode == 3 and " ok " in rows["disk"]
     assert "lacks" in rows["upstream main"] and str(tmp_path) in rows["upstream main"]
     assert "mend upstream main: unset FLAGGEMS_DIR, or name a checkout" in done.stdout
     assert "GB free" in rows["disk"]
+
+
+def test_a_place_where_screens_cannot_go_is_said():
+    done, rows = doctor(RUNS="/tmp/a?b")
+    assert done.returncode == 3 and " lacks " in rows["disk"] and "RUNS: /tmp/a?b: has a `?`, at which the URL" in rows["disk"]
 
 
 def test_changed_checkout_is_said(tmp_path):

@@ -103,6 +103,13 @@ def read_frozen(path):
     return Frozen(path, manifest, tasks["tasks"], tools["files"], marker["inputs_sha256"])
 
 
+def read_switches(run):
+    """The caller's switches, as campaign.json has them; None if it has none, as older ones, or what no campaign writes."""
+    known = read_json(run / CAMPAIGN)
+    switches = known.get("switches") if isinstance(known, dict) else None
+    return switches if isinstance(switches, dict) and all(isinstance(value, str) for value in switches.values()) else None
+
+
 def is_sealed(path):
     """True if `path` or a directory above it is a sealed run, through links and `..` as well."""
     path = Path(path).resolve()

@@ -11,7 +11,7 @@
     versions           a package is missing or of another version than the manifest says
     switch-unset       a switch variable is set in the caller's environment
     switches-same      a campaign goes on, and of the variables that change a compiler or a library (TRITON_*, ...) one that
-                       reaches all cells is not as it was when the campaign was started
+                       reaches all cells is not as it was when the campaign was started (exit 4: campaign.json does not say)
     caches-cold        the caller's environment names a compile or tuner cache that is not empty
     device-single      not exactly the device (or as many as the manifest's `count`) is selected, or one of another vendor
     device-present     its product name is not the manifest's
@@ -25,11 +25,12 @@ from pathlib import Path
 
 from campaign import prepare
 from campaign.device_state import list_users
-from campaign.layout import CAMPAIGN, is_sealed
+from campaign.layout import CAMPAIGN, is_sealed, read_switches
 from campaign.worker import list_callers_switches
 from common.errors import INTEGRITY, REFUSED, UserError
 from common.inputs import read_versions
 from common.state import read_json, sha256_file
+from common.switches import show_switch
 from common.trees import find_commit, run_git
 
 CACHES = ("TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR")
@@ -113,18 +114,20 @@ def check_versions(context):
 def check_switch(context):
     for name in context.frozen.manifest.switches:
         if name in context.environ:
-            return f"{name}={context.environ[name]}: is set in the environment; unset it, the cells set it themselves",
+            value = show_switch(context.environ[name])
+            return f"{name}={value}: is set in the environment; unset it, the cells set it themselves",
 
 
 def check_switches(context):
-    before = (read_json(context.run / CAMPAIGN) or {}).get("switches")
-    if before is None:
+    if not read_json(context.run / CAMPAIGN):
         return None
-    now = list_callers_switches(context.environ, context.frozen.manifest)
-    for name in sorted(before.keys() | now.keys()):
-        if before.get(name) != now.get(name):
-            return (f"{name}: is {now.get(name, 'unset')}, was {before.get(name, 'unset')} when the campaign was started, "
-                    f"and all cells get it; {'set it to that' if name in before else 'unset it'}"),
+    before, now = read_switches(context.run), list_callers_switches(context.environ, context.frozen.manifest)
+    if before is None:
+        return f"{context.run / CAMPAIGN}: its `switches` are no table of texts; put back a copy, or start a new run", INTEGRITY
+    changed = [f"{name} (is {show_switch(now.get(name))}, was {show_switch(before.get(name))})"
+               for name in sorted(before.keys() | now.keys()) if before.get(name) != now.get(name)]
+    if changed:
+        return f"{', '.join(changed)}: not as when the campaign was started, and all cells get it; set and unset as it was then",
 
 
 def check_caches(context):

@@ -21,8 +21,8 @@ from campaign import layout
 from campaign.classify import CELLS, CLASSES, REASONS
 from campaign.matrix import count_classes, judge_run
 from common.errors import UserError, run_main
-from common.inputs import join_switches
 from common.state import read_json, read_marker
+from common.switches import join_switches
 from common.trees import ROOT
 
 DISCLAIMER = ("A passing campaign is no argument for changing the production default (production_default_policy: "
@@ -85,7 +85,7 @@ def describe_status(run, frozen):
 
 def describe_switches(run):
     """A line with what the caller's environment changes in all cells alike, or none. Of older runs it is not known."""
-    switches = read_json(run / layout.CAMPAIGN).get("switches")
+    switches = layout.read_switches(run)
     return [f"all cells: {join_switches(switches)} (set by the caller)"] if switches else []
 
 

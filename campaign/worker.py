@@ -23,10 +23,11 @@ from pathlib import Path
 from campaign.layout import SHAPES, attempt_dir, step_dir
 from common.devices import apply_changes, child_environment
 from common.errors import REFUSED, UserError
-from common.inputs import list_knobs, list_switches
+from common.inputs import list_knobs
 from common.process import Child
 from common.session import read_session
 from common.state import read_json, read_marker, sha256_file, sha256_json, utc_now, write_marker, write_text_atomic
+from common.switches import is_secret, list_switches
 from common.trees import ROOT, VARIABLES
 from warm.client import LOST, PLAIN
 
@@ -127,9 +128,12 @@ def make_environment(session, device, settings):
 
 
 def write_command(session, step, settings):
-    """command.txt: the step by hand, with a run directory of its own."""
-    device = child_environment(session.device_of(step.task), {}, session.frozen.manifest.jobs)
-    shown = {**apply_changes({}, device), **settings, "RUN_DIR": "/tmp/one-cell"}
+    """command.txt: the step by hand, with a run directory of its own, with the caller's switches but for secrets."""
+    manifest = session.frozen.manifest
+    switches = list_callers_switches(session.environ, manifest)
+    public = {name: value for name, value in switches.items() if not is_secret(name)}
+    device = apply_changes({}, child_environment(session.device_of(step.task), {}, manifest.jobs))
+    shown = {**public, **device, **settings, "RUN_DIR": "/tmp/one-cell"}
     words = [f"{name}={shlex.quote(value)}" for name, value in sorted(shown.items())]
     command = ["./run_pytest.sh", session.frozen.tasks[step.task]["op"], *list_nodes(session, step)]
     write_text_atomic(step_dir(session.run, step) / "command.txt",

@@ -17,12 +17,12 @@ import contextlib
 import json
 import os
 import re
-import shlex
 from pathlib import Path
 
 from common.errors import REFUSED, USAGE, UserError
 from common.process import start_bounded
 from common.state import sha256_file, sha256_json, sha256_text, sha256_tree
+from common.switches import list_switches
 from common.trees import ROOT, find_commit, run_git
 
 # Knobs of run_pytest.sh that do not change what is measured, or have a component of their own.
@@ -31,13 +31,6 @@ NOT_MEASURING = ("REPO", "FLAGGEMS_DIR", "FLAGGEMS_VLLM_DIR", "PYTHON", "RUN_DIR
 # benchmark/conftest.py: the choices of --dtypes (FLOAT_DTYPES + INT_DTYPES + BOOL_DTYPES + cfloat).
 DTYPES = ("float16", "float32", "bfloat16", "int16", "int32", "bool", "complex64")
 LEVELS = ("core", "comprehensive")
-SWITCH_PREFIXES = ("TRITON_", "FLAGTREE_", "FLAGGEMS_", "GEMS_", "RLC_", "MLIR_", "LLVM_", "AMDGCN_", "NVPTX_", "PTXAS_",
-                   "TORCH_", "PYTORCH_", "CUBLAS_")
-# Of Triton 3.6's those without such a prefix, and what other libraries read. No prefix NVIDIA_: NVIDIA_API_KEY is a secret.
-SWITCH_NAMES = ("ALLOW_LHS_TMEM_LAYOUT_CONVERSION", "DISABLE_LLVM_OPT", "DISABLE_MMA_V3", "DISABLE_MMA_V5", "DISABLE_PTXAS_OPT",
-                "USE_IR_LOC", "NVIDIA_TF32_OVERRIDE", "LD_PRELOAD", "PYTHONPATH")
-PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "FLAGGEMS_CACHE_DIR", "FLAGGEMS_DB_URL", "FLAGGEMS_DIR",
-          "FLAGGEMS_VLLM_DIR", "FLAGGEMS_COMMIT")
 SUITES = ("benchmark", "tests")
 MODES = ("kernel", "operator", "wrapper", "cudagraph")
 PACKAGES = ("torch", "triton", "flagtree", "flag_gems", "flaggems_vllm")
@@ -175,17 +168,6 @@ def list_screen_inputs(environ, run_pytest, versions, vendor, models):
         "runner": digest_runner(run_pytest),
         "device": sha256_json([vendor, models, host_target]),
     }
-
-
-def list_switches(environ):
-    """{name: value} of the variables that may change a compiler or a library, places of caches and trees left out."""
-    return {name: value for name, value in environ.items()
-            if (name.startswith(SWITCH_PREFIXES) or name in SWITCH_NAMES) and name not in PLACES}
-
-
-def join_switches(switches):
-    """They in one line, in the order of their names: "DISABLE_LLVM_OPT=1 TRITON_DEBUG=0"."""
-    return " ".join(f"{name}={shlex.quote(value)}" for name, value in sorted(switches.items()))
 
 
 def list_repo_inputs(screen_inputs, tree, tree_facts, suite):

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import INTEGRITY, UserError
-from common.inputs import list_knobs, list_switches
+from common.inputs import list_knobs
 from common.state import (MARKER, SCHEMA, claim_directory, link_latest, read_json, sha256_file, utc_now, utc_stamp,
                           write_json_atomic, write_text_atomic)
+from common.switches import list_switches, show_switch
 from screen.facts import describe_machine
 from screen.options import check_place, is_on
 from screen.plan import LEFT_OUT, PLANNED, read_plan
@@ -245,7 +246,7 @@ def _list_changes(old, new):
     for name in sorted({*old.get("switches", new["switches"]), *new["switches"]} - new["knobs"].keys()):
         before, after = old.get("switches", new["switches"]).get(name), new["switches"].get(name)
         if before != after:
-            yield f"{name} ({before or 'unset'} -> {after or 'unset'})"
+            yield f"{name} ({show_switch(before)} -> {show_switch(after)})"
     for repo, facts in new["repos"].items():
         before = old["repos"].get(repo)
         if before is None:

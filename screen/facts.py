@@ -12,7 +12,7 @@ Requirements: the standard library, git.
 
 from pathlib import Path
 
-from common.inputs import join_switches
+from common.switches import join_switches, show_switch
 from common.trees import ROOT, find_commit
 
 # Of the kernel modules that drive a card; torch says nothing of them.
@@ -42,7 +42,7 @@ def list_facts(info):
     facts += [f"driver {info['driver']}"] if find_text(info, "driver") else []
     named = [f"{name} {versions[name]}" for name in PACKAGES if find_text(versions, name)]
     facts += [", ".join(named)] if named else []
-    switches = {name: value for name, value in find_part(info, "switches").items() if isinstance(value, str)}
+    switches = find_part(info, "switches")
     facts += [f"switches {join_switches(switches)}"] if switches else []
     return facts + [_describe_tree(info, repo) for repo in find_part(info, "repos")]
 
@@ -51,7 +51,8 @@ def list_differences(old, new):
     """What two screens do not share, but for their dates, as short texts."""
     before, after = _flatten(old), _flatten(new)
     if "switches" in old and "switches" in new:     # an older screen.json does not say
-        before, after = find_part(old, "switches") | before, find_part(new, "switches") | after
+        before, after = ({name: show_switch(value) for name, value in find_part(info, "switches").items()} | flat
+                         for info, flat in ((old, before), (new, after)))
     found = []
     for label in {**before, **after}:
         sides = before.get(label) or "", after.get(label) or ""     # unset is empty

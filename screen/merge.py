@@ -58,4 +58,8 @@ def _merge_facts(infos):
         facts[name] = sorted({str(each) for info in infos for each in info.get(name) or ()})
     facts["created"] = min(find_text(info, "created") for info in infos)
     facts["knobs"] = {name: value for name, value in find_part(facts, "knobs").items() if name not in ("SHARD_INDEX", "DEVICES")}
+    parts = [find_part(info, "switches") for info in infos]
+    facts["switches"] = {name: value for name, value in parts[0].items() if all(part.get(name) == value for part in parts)}
+    if not all("switches" in info for info in infos):       # of older parts it is not known
+        del facts["switches"]
     return facts

@@ -21,9 +21,13 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from common.switches import list_switches
+
 COLUMNS = "schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,test_file,test_nodes," \
           "skip_guard,source,verified"
-# The caller's knobs, and what this workplace may have set, never reach a test.
+# The caller's knobs and switches, and what this workplace may have set, never reach a test.
 FOREIGN = re.compile(r"^(OPS|MATCH|DTYPES|LEVEL|MODE|SHAPES|TIMER|CACHE|RUN|RUNS|SHARD|SHARD_INDEX|ENGINE|RAY_ADDRESS|BUDGET"
                      r"|TIMEOUT|RETRIES|FRESH|RETRY_FAILED|REPLAY_\w+|DEVICES?"
                      r"|HOST_\w+|USE_FLAGTUNE|FLAGGEMS_\w+|OPS_DIR|RUN_PYTEST|GRACE_S|RETRY_PAUSE_S|\w+_VISIBLE_DEVICES"
@@ -113,7 +117,8 @@ class StubScreen:
 
     def environ(self, **variables):
         """The environment of run_batch.py; a variable that is None is left out."""
-        clean = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+        switches = list_switches(os.environ)
+        clean = {name: value for name, value in os.environ.items() if not FOREIGN.match(name) and name not in switches}
         own = {"FLAGGEMS_DIR": self.tree, "OPS_DIR": self.ops_dir, "RUNS": self.runs, "RUN_PYTEST": self.stub,
                "BEHAVE": self.behaviour, "PYTHON": sys.executable, "DEVICES": "host:0,host:1,host:2", "GRACE_S": "0.5",
                "RETRY_PAUSE_S": "0.1"}

@@ -152,25 +152,39 @@ def test_the_callers_compiler_switches_are_sealed_and_it_goes_on_only_with_them(
     mini = MiniCampaign(tmp_path, ["gain"])
     edit(mini.manifest, "timing: {", "environment: {TRITON_DEBUG: '0'}\ntiming: {")
     mine = {"DISABLE_LLVM_OPT": 1, "PTXAS_OPTIONS": "-O 1", "TRITON_DEBUG": 1, "TRITON_CACHE_DIR": tmp_path / "none",
-            "NVIDIA_API_KEY": "secret"}
+            "NVIDIA_API_KEY": "secret", "TRITON_API_KEY": "secret", "TRITON_REDIS_KEY_FORMAT": "a\nb", "PYTHONPATH": "/caf\udce9",
+            "LD_PRELOAD": "", "CUBLAS_VERSION": "13"}
+    said = (r"DISABLE_LLVM_OPT=1 PTXAS_OPTIONS='-O 1' PYTHONPATH='/caf\xe9' TRITON_API_KEY=sha256:2bb80d537b1d "
+            r"TRITON_REDIS_KEY_FORMAT=$'a\nb'")
     driver = mini.start(MINI_SLOW_S="20", **mine)
     wait_for(lambda: list(mini.run_dir.glob("tasks/*/*/*")))
     driver.send_signal(signal.SIGINT)
     assert driver.wait(timeout=30) == 130
-    shown = "\nall cells: DISABLE_LLVM_OPT=1 PTXAS_OPTIONS='-O 1' (set by the caller)\n"
-    assert f"run: {mini.run_dir}{shown}" in (tmp_path / "output").read_text()
-    for other, said in (
-            ({"DISABLE_LLVM_OPT": None}, "DISABLE_LLVM_OPT: is unset, was 1 when"),
-            ({"PTXAS_OPTIONS": "-O 2"}, "PTXAS_OPTIONS: is -O 2, was -O 1"),
-            ({"USE_IR_LOC": "ttir"},
-             "USE_IR_LOC: is ttir, was unset when the campaign was started, and all cells get it; unset it\n")):
-        done = mini.run(**mine | other)
-        assert done.returncode == 3 and f"run.py: error: check switches-same: {said}" in done.stderr, done.stderr
-    assert mini.run(**mine).returncode == 0
-    switches = json.loads((mini.run_dir / "receipt.json").read_text())["switches"]
-    assert {"DISABLE_LLVM_OPT": "1", "PTXAS_OPTIONS": "-O 1"}.items() <= switches.items()
-    assert not {"TRITON_DEBUG", "TRITON_CACHE_DIR", "NVIDIA_API_KEY"} & switches.keys()
-    assert shown in mini.tool("report", "status", mini.run_dir).stdout
+    assert f"run: {mini.run_dir}\nall cells: {said} (set by the caller)\n" in (tmp_path / "output").read_text()
+    other = {"DISABLE_LLVM_OPT": None, "PTXAS_OPTIONS": "-O 2", "TRITON_API_KEY": "another",
+             "TRITON_LONG": "x" * 100000, "USE_IR_LOC": ""}
+    done = mini.run(**mine | other)
+    assert done.returncode == 3 and done.stderr == (
+        "run.py: error: check switches-same: DISABLE_LLVM_OPT (is unset, was 1), PTXAS_OPTIONS (is '-O 2', was '-O 1'), "
+        "TRITON_API_KEY (is sha256:ae448ac86c4e, was sha256:2bb80d537b1d), "
+        f"TRITON_LONG (is {'x' * 150}... (100000 characters, sha256 d69e68988157), was unset), USE_IR_LOC (is '', was unset): "
+        "not as when the campaign was started, and all cells get it; set and unset as it was then\n")
+    whole = (mini.run_dir / "campaign.json").read_text()
+    for broken in ([], None, {"DISABLE_LLVM_OPT": 1}):
+        (mini.run_dir / "campaign.json").write_text(json.dumps(json.loads(whole) | {"switches": broken}))
+        assert "all cells" not in mini.tool("report", "status", mini.run_dir).stdout
+    done = mini.run(**mine)
+    assert done.returncode == 4 and f"same: {mini.run_dir}/campaign.json: its `switches` are no table of texts;" in done.stderr
+    (mini.run_dir / "campaign.json").write_text(whole)
+    done = mini.run(**mine)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((mini.run_dir / "receipt.json").read_text())["switches"] == {
+        "DISABLE_LLVM_OPT": "1", "PTXAS_OPTIONS": "-O 1", "TRITON_API_KEY": "sha256:2bb80d537b1d",
+        "TRITON_REDIS_KEY_FORMAT": "a\nb", "PYTHONPATH": r"/caf\xe9"}
+    command = (mini.run_dir / "tasks/gain/a1/candidate/command.txt").read_text()
+    assert all(word in command for word in (" DISABLE_LLVM_OPT=1 ", " PTXAS_OPTIONS='-O 1' ", " TRITON_DEBUG=0 "))
+    assert "API_KEY" not in command
+    assert f"\nall cells: {said} (set by the caller)\n" in mini.tool("report", "status", mini.run_dir).stdout
     assert mini.tool("verify", mini.run_dir).returncode == 0
 
 

@@ -105,10 +105,12 @@ def test_a_knob_that_only_one_screen_knows_and_that_is_empty_is_no_difference(tm
 
 def test_compiler_switches_are_compared_where_both_screens_tell_them(tmp_path):
     lines = [line("abs", 0.1, 0.2)]
-    for name, more in (("older", {}), ("old", {"switches": {}}), ("new", {"switches": {"DISABLE_LLVM_OPT": "1"}})):
+    for name, more in (("older", {}), ("old", {"switches": {}}), ("new", {"switches": {"DISABLE_LLVM_OPT": "1"}}),
+                       ("empty", {"switches": {"TRITON_DEBUG": ""}})):
         write_screen(tmp_path / name, lines, **more)
     said = compare(tmp_path / "old", tmp_path / "new", expect=0).stdout
     assert "\ndiffers: DISABLE_LLVM_OPT - -> 1\n" in said and "triton 3.6.0; switches DISABLE_LLVM_OPT=1; main at" in said
+    assert "\ndiffers: TRITON_DEBUG - -> ''\n" in compare(tmp_path / "old", tmp_path / "empty", expect=0).stdout
     assert "\ndiffers: nothing that screen.json knows of\n" in compare(tmp_path / "older", tmp_path / "new", expect=0).stdout
 
 

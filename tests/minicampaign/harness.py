@@ -18,8 +18,9 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/minicampaign")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/minicampaign"), str(ROOT)]
 
+from common.switches import list_switches
 from run_cell import PLANTED
 from shared import make_once
 
@@ -29,7 +30,7 @@ FEW = ["gain", "keeps_converts", "candidate_wrong", "inputs_only", "below_floor_
 PARTS = ("campaign", "common", "plugins", "ops", "samples", "tests/minicampaign", "warm", "run_pytest.sh")
 COLUMNS = ("schema,repo,op,mark,yaml_id,bench_node,bench_file,bench_class,op_name,dtypes,shape_key,test_file,test_nodes,"
            "skip_guard,source,verified")
-# Nothing of the caller's campaign reaches a test.
+# Nothing of the caller's campaign reaches a test, nor do switches of his compiler.
 FOREIGN = re.compile(r"^(MANIFEST|RUN|RUNS|TASK|FLOOR|DEVICES?|HOST_\w+|FLAGGEMS_\w+|OPS_DIR|RUN_PYTEST|PYTHON|PYTHONPATH|SWITCH"
                      r"|TRITON_CACHE_DIR|GEMSCREEN_TAG|\w+_VISIBLE_DEVICES|MINI_\w+|RLC_\w+)$")
 PYTHON = """#!/bin/bash
@@ -140,7 +141,8 @@ class MiniCampaign:
         self.manifest.write_text(text)
 
     def environ(self, **variables):
-        clean = {name: value for name, value in os.environ.items() if not FOREIGN.match(name)}
+        switches = list_switches(os.environ)
+        clean = {name: value for name, value in os.environ.items() if not FOREIGN.match(name) and name not in switches}
         own = {"FLAGGEMS_DIR": self.tree, "FLAGGEMS_COMMIT": "00000000000000000000000000000000000000aa",
                "OPS_DIR": self.folder / "ops", "RUN_PYTEST": self.project / "tests" / "minicampaign" / "run_cell.py",
                "PYTHON": self.folder / "bin" / "python", "MINI_FOLDER": self.folder,

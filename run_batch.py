@@ -70,6 +70,7 @@ from screen.scheduler import Scheduler
 
 def main(argv):
     environ, dry_run = options.read_options(argv, __doc__)
+    inputs.make_pythonpath_absolute(environ)
     environ["ENGINE"] = environ.get("ENGINE") or "local"
     inputs.check_choice("ENGINE", environ["ENGINE"], ("local", "ray"))
     hosts = find_hosts(environ)

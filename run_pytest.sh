@@ -110,6 +110,16 @@ find_shapes() { # sets SHAPES to an absolute path
     fi
 }
 
+make_pythonpath_absolute() { # pytest runs in RUN_DIR; common/inputs.py has the same
+    local entry rest=${PYTHONPATH:+$PYTHONPATH:}
+    PYTHONPATH=''
+    while [ -n "$rest" ]; do
+        entry=${rest%%:*} rest=${rest#*:}
+        [[ $entry == /* ]] || entry=$PWD${entry:+/$entry}
+        PYTHONPATH+=${PYTHONPATH:+:}$entry
+    done
+}
+
 choose_python() {
     local mend="give another: PYTHON=/path/to/python, or let \`make setup\` make one"
     if [ -z "$PYTHON" ] && [ -x "$ROOT/.venv/bin/python" ]; then PYTHON=$ROOT/.venv/bin/python; fi
@@ -363,6 +373,7 @@ main() {
     OP=$1 pytest_pid='' status=0 caught=0
     [[ $OP == --check || $OP =~ ^[A-Za-z0-9_.+-]+$ ]] || die 2 "OP: $OP: is no operator's name; letters, digits and _.+- only"
     check_knobs
+    make_pythonpath_absolute
     choose_python
     choose_tree
     [ "$OP" = --check ] || find_nodes "$@"

@@ -13,6 +13,8 @@ from common.process import run_bounded
 PROBE_SECONDS = 180     # importing torch takes 4 to 6 s; a vendor stack on a cold network disk far more
 
 _ASK_TORCH = r"""
+import sys
+sys.path[:] = filter(None, sys.path)    # -c puts the working directory there, which is no operator's
 import importlib, json, os
 import torch
 for name in ("torch_npu", "torch_musa", "torch_mlu", "torch_gcu", "torch_txda", "torch_ptpu"):

@@ -39,7 +39,9 @@ SOURCES = (".py", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 _KNOB = re.compile(r'^(: "\$\{\w+:=[^}]*\}") *#.*')     # a line of run_pytest.sh's config section
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t].*$", re.M)
 _ASK_VERSIONS = """
-import importlib.util, json, os, pathlib, platform, sys
+import sys
+sys.path[:] = filter(None, sys.path)    # -c puts the working directory there, which is no operator's
+import importlib.util, json, os, pathlib, platform
 from importlib.metadata import PackageNotFoundError, version
 found = {"python": platform.python_version()}
 def describe_build(name, pattern):  # a nightly compiler is rebuilt under the same version
@@ -98,6 +100,13 @@ def check_cache_place(variable, place):
         if "?" in str(path):
             raise UserError(f"{variable}: {path}: has a `?`, at which the URL of FlagGems' tuner database would end; "
                             "name another place", USAGE)
+
+
+def make_pythonpath_absolute(environ):
+    """Let PYTHONPATH in `environ` mean the caller's folder wherever a child runs. An empty entry is that folder, too."""
+    if environ.get("PYTHONPATH"):
+        entries = environ["PYTHONPATH"].split(os.pathsep)
+        environ["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in entries)
 
 
 def read_versions(python, environ):

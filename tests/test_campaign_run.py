@@ -1,7 +1,9 @@
 """A campaign end to end through campaign/run.py, with planted outcomes (tests/minicampaign/): all classes and reasons, their
 order, and kills and resumes."""
 import json
+import os
 import random
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -161,11 +163,12 @@ def test_the_callers_compiler_switches_are_sealed_and_it_goes_on_only_with_them(
     driver.send_signal(signal.SIGINT)
     assert driver.wait(timeout=30) == 130
     assert f"run: {mini.run_dir}\nall cells: {said} (set by the caller)\n" in (tmp_path / "output").read_text()
-    other = {"DISABLE_LLVM_OPT": None, "PTXAS_OPTIONS": "-O 2", "TRITON_API_KEY": "another",
+    other = {"DISABLE_LLVM_OPT": None, "PTXAS_OPTIONS": "-O 2", "PYTHONPATH": "lib", "TRITON_API_KEY": "another",
              "TRITON_LONG": "x" * 100000, "USE_IR_LOC": ""}
     done = mini.run(**mine | other)
     assert done.returncode == 3 and done.stderr == (
         "run.py: error: check switches-same: DISABLE_LLVM_OPT (is unset, was 1), PTXAS_OPTIONS (is '-O 2', was '-O 1'), "
+        fr"PYTHONPATH (is {shlex.quote(os.getcwd() + '/lib')}, was '/caf\xe9'), "
         "TRITON_API_KEY (is sha256:ae448ac86c4e, was sha256:2bb80d537b1d), "
         f"TRITON_LONG (is {'x' * 150}... (100000 characters, sha256 d69e68988157), was unset), USE_IR_LOC (is '', was unset): "
         "not as when the campaign was started, and all cells get it; set and unset as it was then\n")

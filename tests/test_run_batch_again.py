@@ -104,6 +104,19 @@ def test_fewer_ops_in_the_same_screen_lose_no_row(stub):
         "mm", "not_found", "no longer in the inventory")
 
 
+def test_versions_are_those_of_the_operators_processes_wherever_the_call_is_made(stub):
+    for place in ("triton-8.8.dist-info", "shadow/flagtree-9.9.dist-info"):     # the first lies in the caller's folder
+        (stub.folder / place).mkdir(parents=True)
+        name, version = place.removesuffix(".dist-info").rpartition("/")[2].split("-")
+        (stub.folder / place / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    stub.behave("abs", 'echo "$PYTHONPATH" > "$RUN_DIR/path"')
+    assert stub.run("--ops", "abs", PYTHONPATH="shadow") == 0
+    facts = json.loads((stub.latest / "screen.json").read_text())
+    assert (facts["versions"]["triton"], facts["versions"]["flagtree"]) == ("3.6.0", "9.9")
+    shadow = f"{stub.folder}/shadow"
+    assert facts["switches"]["PYTHONPATH"] == (stub.latest / "main/abs/attempts/1/path").read_text().strip() == shadow
+
+
 def count_attempts(stub):
     return [len(stub.attempts(op)) for op in ("abs", "add", "mm")]
 

@@ -131,7 +131,7 @@ def write_command(session, step, settings):
     """command.txt: the step by hand, with a run directory of its own, with the caller's switches but for secrets."""
     manifest = session.frozen.manifest
     switches = list_callers_switches(session.environ, manifest)
-    public = {name: value for name, value in switches.items() if not is_secret(name)}
+    public = {name: value for name, value in switches.items() if not is_secret(value)}
     device = apply_changes({}, child_environment(session.device_of(step.task), {}, manifest.jobs))
     shown = {**public, **device, **settings, "RUN_DIR": "/tmp/one-cell"}
     words = [f"{name}={shlex.quote(value)}" for name, value in sorted(shown.items())]

@@ -27,8 +27,10 @@ SHOWN_LENGTH = 200
 
 # Labels of a vendor's image (CUBLAS_VERSION, PYTORCH_BUILD_NUMBER): nothing reads them.
 _LABEL = re.compile(r"PYTORCH_BUILD_\w+|(?!TRITON_MOCK_|FLAGTUNE_)\w+_VERSION")
-_SECRET = re.compile(r"_(API|ACCESS)?(KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)|_PASS$")   # PASS_ is a compiler's
+# By its name; FLAG_GEMS_SUNRISE_ENABLE_MONKEY_PATCH is none, and PASS_ is a compiler's. A URL may have its password in it.
+_SECRET = re.compile(r"((?<!MON)KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(_|$)|(?<!BY)PASS$")
 _NO_SECRET = ("TRITON_REDIS_KEY_FORMAT",)
+_SECRET_URL = re.compile(r"://[^/\s]*@")
 
 
 def list_switches(environ):
@@ -38,9 +40,9 @@ def list_switches(environ):
             and (value or name not in EMPTY_IS_UNSET)}
 
 
-def is_secret(name):
-    """True if of the variable `name` only a digest is recorded."""
-    return bool(_SECRET.search(name)) and name not in _NO_SECRET
+def is_secret(value):
+    """True if `value`, as list_switches gives it, is but the digest of one."""
+    return bool(re.fullmatch("sha256:[0-9a-f]{12}", value))
 
 
 def show_switch(value):
@@ -62,4 +64,5 @@ def join_switches(switches):
 
 def _record(name, value):
     value = value.encode(errors="surrogateescape").decode(errors="backslashreplace")
-    return f"sha256:{sha256_text(value)[:12]}" if is_secret(name) else value
+    is_told = name in _NO_SECRET or not (_SECRET.search(name) or _SECRET_URL.search(value))
+    return value if is_told else f"sha256:{sha256_text(value)[:12]}"

@@ -127,17 +127,19 @@ def test_another_compiler_switch_is_another_measurement(stub):
     assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="1") == 0 and count_attempts(stub) == [2, 2, 2]
     assert "changed: switches" in stub.output()
     assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="1", DISABLE_LLVM_OPT="1", PTXAS_OPTIONS="-O 1", TRITON_HOME="/x",
-                    NVIDIA_API_KEY="secret", TRITON_API_KEY="secret", TRITON_DEBUG="", LD_PRELOAD="", PYTORCH_VERSION="2.9",
-                    PYTHONPATH="/caf\udce9") == 0
-    changed = (r"DISABLE_LLVM_OPT (unset -> 1), PTXAS_OPTIONS (unset -> '-O 1'), PYTHONPATH (unset -> '/caf\xe9'), "
+                    NVIDIA_API_KEY="secret", TRITON_API_KEY="secret", FLAGTUNE_MODEL_BASE_URL="https://u:p@h/",
+                    TRITON_DEBUG="", LD_PRELOAD="", PYTORCH_VERSION="2.9", PYTHONPATH="/caf\udce9") == 0
+    changed = (r"DISABLE_LLVM_OPT (unset -> 1), FLAGTUNE_MODEL_BASE_URL (unset -> sha256:5660881dae79), "
+               r"PTXAS_OPTIONS (unset -> '-O 1'), PYTHONPATH (unset -> '/caf\xe9'), "
                "TRITON_API_KEY (unset -> sha256:2bb80d537b1d), TRITON_DEBUG (unset -> '')")
     assert f"changed since this screen was started last: {changed}\n" in stub.output()
     assert "changed: switches" in stub.output() and count_attempts(stub) == [3, 3, 3]
     switches = json.loads((stub.latest / "screen.json").read_text())["switches"]
     assert switches == {"DISABLE_LLVM_OPT": "1", "PTXAS_OPTIONS": "-O 1", "FLAGTREE_MUSA_RLC_ENHANCE": "1",
-                        "PYTHONPATH": r"/caf\xe9", "TRITON_API_KEY": "sha256:2bb80d537b1d", "TRITON_DEBUG": ""}
+                        "FLAGTUNE_MODEL_BASE_URL": "sha256:5660881dae79", "PYTHONPATH": r"/caf\xe9",
+                        "TRITON_API_KEY": "sha256:2bb80d537b1d", "TRITON_DEBUG": ""}
     page = (stub.latest / "report.html").read_text().replace("&#x27;", "'")
-    assert "switches DISABLE_LLVM_OPT=1 FLAGTREE_MUSA_RLC_ENHANCE=1 PTXAS_OPTIONS='-O 1' PYTHONPATH=" in page
+    assert "switches DISABLE_LLVM_OPT=1 FLAGTREE_MUSA_RLC_ENHANCE=1 FLAGTUNE_MODEL_BASE_URL=sha256:5660881dae79 PTXAS" in page
 
 
 def test_a_rebuilt_compiler_of_the_same_version_is_another_one(stub):

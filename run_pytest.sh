@@ -110,8 +110,11 @@ find_shapes() { # sets SHAPES to an absolute path
     fi
 }
 
-make_pythonpath_absolute() { # pytest runs in RUN_DIR; common/inputs.py has the same
-    local entry rest=${PYTHONPATH:+$PYTHONPATH:}
+make_paths_absolute() { # pytest runs in RUN_DIR; common/inputs.py has the same for PYTHONPATH
+    local name entry rest=${PYTHONPATH:+$PYTHONPATH:}
+    for name in TRITON_CACHE_DIR FLAGGEMS_CACHE_DIR; do
+        [[ ${!name:-/} == /* ]] || export "$name=$PWD/${!name}"
+    done
     PYTHONPATH=''
     while [ -n "$rest" ]; do
         entry=${rest%%:*} rest=${rest#*:}
@@ -372,8 +375,8 @@ main() {
     esac
     OP=$1 pytest_pid='' status=0 caught=0
     [[ $OP == --check || $OP =~ ^[A-Za-z0-9_.+-]+$ ]] || die 2 "OP: $OP: is no operator's name; letters, digits and _.+- only"
+    make_paths_absolute
     check_knobs
-    make_pythonpath_absolute
     choose_python
     choose_tree
     [ "$OP" = --check ] || find_nodes "$@"

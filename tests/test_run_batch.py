@@ -39,7 +39,7 @@ def test_a_screen(stub):
 def test_the_stub_sees_what_run_pytest_is_promised(stub):
     stub.behave("abs", 'env > "$RUN_DIR/env"')
     assert stub.run("--ops", "abs", "--dtypes", "float16, bfloat16", "--level", "comprehensive", "--devices", "host:7",
-                    USE_FLAGTUNE=1, WARMUP_MS=5) == 0
+                    USE_FLAGTUNE=1, WARMUP_MS=5, FLAGGEMS_CACHE_DIR="tuned") == 0
     run_dir = stub.latest / "main/abs/attempts/1"
     env = dict(line.partition("=")[::2] for line in (run_dir / "env").read_text().splitlines())
     expected = {"REPO": "main", "RUN_DIR": str(run_dir), "DTYPES": "float16,bfloat16", "LEVEL": "comprehensive",
@@ -47,7 +47,7 @@ def test_the_stub_sees_what_run_pytest_is_promised(stub):
                 "REPLAY_FROM": "",
                 "HOST_TARGET": "cuda:90", "CUDA_VISIBLE_DEVICES": "", "FLAGGEMS_DIR": str(stub.tree), "PYTHON": sys.executable,
                 "TRITON_CACHE_DIR": str(stub.runs / ".cache/triton/host-host_7"),
-                "FLAGGEMS_CACHE_DIR": str(stub.runs / ".cache/flaggems/host-host_7")}
+                "FLAGGEMS_CACHE_DIR": str(stub.folder / "tuned/host-host_7")}
     assert {name: env.get(name) for name in expected} == expected
     assert stub.log_facts("abs", 1)["nodes"] == "benchmark/test_abs.py::test_abs"
 

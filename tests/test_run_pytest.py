@@ -170,10 +170,11 @@ def test_working_directory_is_the_run_directory(tree):
     assert not list(tree.glob("*.json"))
 
 
-def test_pythonpath_means_the_callers_folder(tree):
-    node = add_benchmark(tree, "one", "def test_one():\n    import os; print('path', os.environ['PYTHONPATH'])")
-    run_script(tree, "one", node, PYTHONPATH="stubs::/x/y:a b")
-    assert f" path {ROOT}/plugins:{tree}/stubs:{tree}:/x/y:{tree}/a b\n" in read_log(tree / "run")
+def test_paths_mean_the_callers_folder(tree):
+    names = "PYTHONPATH", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR"
+    node = add_benchmark(tree, "one", f"def test_one():\n    import os; print('paths', *map(os.environ.get, {names}))")
+    run_script(tree, "one", node, PYTHONPATH="stubs::/x/y:a b", TRITON_CACHE_DIR="cache", FLAGGEMS_CACHE_DIR="/gems")
+    assert f" paths {ROOT}/plugins:{tree}/stubs:{tree}:/x/y:{tree}/a b {tree}/cache /gems\n" in read_log(tree / "run")
 
 
 # What reaches pytest --------------------------------------------------------------------------------------------

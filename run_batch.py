@@ -44,7 +44,7 @@ OTHER    PYTHON       of the children (.venv/bin/python beside this script, else
 EXIT     0 all ok, skipped, dismissed or left out by BUDGET; 1 an operator is none of these; 2 usage; 3 the environment was
          refused (a device that does not exist or is in use, a second screen in the directory, a full disk); 130 interrupted:
          go on with the same call.
-REQUIRES Python 3.10, Linux; rich for the bar. No torch here: only the children import it.
+REQUIRES Python 3.10, Linux; rich for the bar and colours. No torch here: only the children import it.
 LIMITS   One host, but for ENGINE=ray and SHARD_INDEX. Timings need devices that nobody else uses: a lock per physical card keeps
          out what is ours (screens, campaigns, make ab, make aa), other programs are not looked for.
 """
@@ -70,7 +70,7 @@ from screen.scheduler import Scheduler
 
 def main(argv):
     environ, dry_run = options.read_options(argv, __doc__)
-    inputs.make_pythonpath_absolute(environ)
+    inputs.make_paths_absolute(environ)
     environ["ENGINE"] = environ.get("ENGINE") or "local"
     inputs.check_choice("ENGINE", environ["ENGINE"], ("local", "ray"))
     hosts = find_hosts(environ)

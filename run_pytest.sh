@@ -110,16 +110,16 @@ find_shapes() { # sets SHAPES to an absolute path
     fi
 }
 
-make_paths_absolute() { # pytest runs in RUN_DIR; common/inputs.py has the same for PYTHONPATH
+make_paths_absolute() { # pytest runs in RUN_DIR; common/inputs.py has the same
     local name entry rest=${PYTHONPATH:+$PYTHONPATH:}
-    for name in TRITON_CACHE_DIR FLAGGEMS_CACHE_DIR; do
-        [[ ${!name:-/} == /* ]] || export "$name=$PWD/${!name}"
+    for name in "${!TRITON_@}" FLAGGEMS_CACHE_DIR; do
+        [[ $name != *_@(PATH|DIR|HOME) || ${!name:-/} == /* ]] || export "$name=$PWD/${!name}"
     done
     PYTHONPATH=''
     while [ -n "$rest" ]; do
         entry=${rest%%:*} rest=${rest#*:}
-        [[ $entry == /* ]] || entry=$PWD${entry:+/$entry}
-        PYTHONPATH+=${PYTHONPATH:+:}$entry
+        [[ -z $entry || $entry == /* ]] || entry=$PWD/$entry
+        [[ -z $entry || :$PYTHONPATH: == *:"$entry":* ]] || PYTHONPATH+=${PYTHONPATH:+:}$entry
     done
 }
 

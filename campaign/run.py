@@ -39,7 +39,7 @@ from campaign.worker import GRACE_S, RunningStep, Session, is_done, list_callers
 from common.device_lock import hold_devices
 from common.devices import select_devices
 from common.errors import BAD_RESULT, REFUSED, USAGE, UserError, run_main
-from common.inputs import check_cache_place, check_choice, make_pythonpath_absolute
+from common.inputs import check_cache_place, check_choice, make_paths_absolute
 from common.interrupts import Interrupts
 from common.process import end_tagged
 from common.state import (claim_directory, hold_lock, link_latest, read_json, read_marker, remove_marker, utc_now, utc_stamp,
@@ -259,7 +259,7 @@ def main(argv):
     check_choice("WARM", os.environ.get("WARM") or "1", ("0", "1"))
     interrupts = Interrupts()
     environ, python = dict(os.environ), find_python(os.environ)
-    make_pythonpath_absolute(environ)
+    make_paths_absolute(environ)
     check_cache_place("RUN" if options.run else "RUNS", options.run or environ_runs(environ))
     run, frozen = choose_run(options, environ)
     run = Path(run).absolute()

@@ -30,6 +30,7 @@ _MACHINE_ERRORS = {
     errno.ENOENT: "no such file or directory; name another",
     errno.ENOTDIR: "a part of the path is no directory; choose another place",
     errno.EISDIR: "is a directory; name a file",
+    errno.ELOOP: "is a link that leads back to itself; choose another place",
     errno.ENAMETOOLONG: "the name is too long; choose another one",
     errno.EIO: "input/output error; check the disk",
     errno.EMFILE: "too many open files; raise `ulimit -n`",

@@ -36,6 +36,7 @@ MODES = ("kernel", "operator", "wrapper", "cudagraph")
 PACKAGES = ("torch", "triton", "flagtree", "flag_gems", "flaggems_vllm")
 SOURCES = (".py", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 
+PATH_NAME = re.compile(r"TRITON_(\w+_)?(PATH|DIR|HOME)|FLAGGEMS_CACHE_DIR")
 _KNOB = re.compile(r'^(: "\$\{\w+:=[^}]*\}") *#.*')     # a line of run_pytest.sh's config section
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t].*$", re.M)
 _ASK_VERSIONS = """
@@ -96,17 +97,23 @@ def check_cache_place(variable, place):
     """UserError if FlagGems could keep no tuner database below the directory `place`. It puts the path as it is into a URL, in
     which `?` begins the query: SQLAlchemy opens what stands before it. No other character does harm, and nothing undoes a
     %3F."""
-    for path in (Path(place).absolute(), Path(place).resolve()):    # run_pytest.sh resolves its run directory
-        if "?" in str(path):
+    for path in (str(Path(place).absolute()), os.path.realpath(place)):    # run_pytest.sh resolves its run directory
+        if "?" in path:
             raise UserError(f"{variable}: {path}: has a `?`, at which the URL of FlagGems' tuner database would end; "
                             "name another place", USAGE)
 
 
-def make_pythonpath_absolute(environ):
-    """Let PYTHONPATH in `environ` mean the caller's folder wherever a child runs. An empty entry is that folder, too."""
-    if environ.get("PYTHONPATH"):
-        entries = environ["PYTHONPATH"].split(os.pathsep)
-        environ["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in entries)
+def make_paths_absolute(environ):
+    """Let the paths in `environ` mean the caller's folder wherever a child runs: those of PYTHONPATH, which has each once and no
+    empty one then (`export PYTHONPATH=/x:$PYTHONPATH` where it was unset leaves one), and what PATH_NAME finds, as
+    TRITON_PTXAS_PATH."""
+    entries = dict.fromkeys(str(Path(entry).absolute()) for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry)
+    environ.pop("PYTHONPATH", None)
+    if entries:
+        environ["PYTHONPATH"] = os.pathsep.join(entries)
+    for name, value in environ.items():
+        if value and PATH_NAME.fullmatch(name):
+            environ[name] = str(Path(value).absolute())
 
 
 def read_versions(python, environ):

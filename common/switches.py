@@ -25,6 +25,7 @@ PLACES = ("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_DUMP_DIR", "TORCHINDUCTOR_C
 EMPTY_IS_UNSET = ("LD_PRELOAD", "PYTHONPATH")
 SHOWN_LENGTH = 200
 
+_STDBUF = re.compile(r"[^\s:]*/libstdbuf\.so[\s:]*")     # `stdbuf -oL make screen | tee log`: changes no figure
 # Labels of a vendor's image (CUBLAS_VERSION, PYTORCH_BUILD_NUMBER): nothing reads them.
 _LABEL = re.compile(r"PYTORCH_BUILD_\w+|(?!TRITON_MOCK_|FLAGTUNE_)\w+_VERSION")
 # By its name; FLAG_GEMS_SUNRISE_ENABLE_MONKEY_PATCH is none, and PASS_ is a compiler's. A URL may have its password in it.
@@ -35,7 +36,8 @@ _SECRET_URL = re.compile(r"://[^/\s]*@")
 
 def list_switches(environ):
     """{name: value} of the variables that may change a compiler or a library, without places of caches and trees, and labels."""
-    return {name: _record(name, value) for name, value in environ.items()
+    told = {**environ, "LD_PRELOAD": _STDBUF.sub("", environ.get("LD_PRELOAD", ""))}
+    return {name: _record(name, value) for name, value in told.items()
             if (name.startswith(PREFIXES) or name in NAMES) and name not in PLACES and not _LABEL.fullmatch(name)
             and (value or name not in EMPTY_IS_UNSET)}
 

@@ -11,6 +11,7 @@ from screen import sharding
 from screen.facts import find_part, find_text, list_differences
 from screen.results import Run, read_run
 
+UNLIKE = "differs between the parts"
 OWN = ("devices", "cards", "SHARD_INDEX", "DEVICES")      # in which parts may differ
 
 
@@ -59,7 +60,8 @@ def _merge_facts(infos):
     facts["created"] = min(find_text(info, "created") for info in infos)
     facts["knobs"] = {name: value for name, value in find_part(facts, "knobs").items() if name not in ("SHARD_INDEX", "DEVICES")}
     parts = [find_part(info, "switches") for info in infos]
-    facts["switches"] = {name: value for name, value in parts[0].items() if all(part.get(name) == value for part in parts)}
+    facts["switches"] = {name: value if all(part.get(name) == value for part in parts) else UNLIKE
+                         for part in parts for name, value in part.items()}
     if not all("switches" in info for info in infos):       # of older parts it is not known
         del facts["switches"]
     return facts

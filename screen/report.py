@@ -2,7 +2,7 @@
 
 The HTML page is report.html beside this file with its @WORDS@ replaced. It loads nothing from
 anywhere (its own policy forbids it), works without scripts, and links each op to its run.log.
-Requirements: rich, for the terminal table only.
+Requirements: rich, for the terminal table's colours only.
 """
 
 import html
@@ -81,27 +81,37 @@ def format_reason(result):
 def print_table(run, groups, stream):
     """Print the table to `stream`, then one line per op that is not good, the worst first, and last the counts.
 
-    Lines are never wrapped, so that grep works. Not rich's own Table: laying out 5,000 rows takes that 3 s.
+    Lines are never wrapped, so that grep works. Not rich's own Table: laying out 5,000 rows takes that 3 s. Plain without rich.
     """
-    from rich.console import Console
-    from rich.text import Text
-
+    try:
+        from rich.console import Console
+        from rich.text import Text
+    except ImportError:
+        stream.writelines(f"{line}\n" for line, *_ in style_lines(run, groups))
+        return
     console = Console(file=stream, highlight=False, soft_wrap=True)
+    for line, *style in style_lines(run, groups):
+        text = Text(line)
+        if style:
+            text.stylize(*style)
+        console.print(text)
+
+
+def style_lines(run, groups):
+    """(line, style, from, to) of the table and what follows it; or (line,)."""
     columns, rows = make_table(groups)
     widths = [max(map(len, column)) for column in zip(columns, *rows)]
-    console.print(Text(_align(columns, columns, widths), "bold"))
+    yield _align(columns, columns, widths), "bold"
     at = columns.index("status")
     start = sum(widths[:at]) + at * len(GAP)
     for row, group in zip(rows, groups):
-        line = Text(_align(columns, row, widths))
-        line.stylize(STYLES[group.result.status], start, start + widths[at])
-        console.print(line)
+        yield _align(columns, row, widths), STYLES[group.result.status], start, start + widths[at]
     for note in list_notes(run):
-        console.print(Text(note, "dim"))
-    console.print()
+        yield note, "dim"
+    yield "",
     for result in list_bad_results(run.results):
-        console.print(Text.assemble((f"{result.status:<12}", STYLES[result.status]), format_reason(result)))
-    console.print(Text(format_counts(run.results), "bold"))
+        yield f"{result.status:<12}{format_reason(result)}", STYLES[result.status], 0, 12
+    yield format_counts(run.results), "bold"
 
 
 def _align(columns, cells, widths):

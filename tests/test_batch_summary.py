@@ -246,6 +246,14 @@ def test_torch_is_not_imported(screen, tmp_path):
     summarize("--help", environment=trap)
 
 
+def test_without_rich_the_table_is_the_same(screen, tmp_path):
+    (tmp_path / "trap").mkdir()
+    (tmp_path / "trap" / "rich.py").write_text("raise ImportError('none here')")
+    path = add_all_statuses(screen).path
+    plain = summarize(path, expect=1, environment={"PYTHONPATH": str(tmp_path / "trap")})
+    assert plain.stdout == summarize(path, expect=1).stdout
+
+
 def test_a_reader_that_goes_away_is_no_error(screen):
     for number in range(400):
         screen.plan.append(f"1,main,op{number},dismissed,0,,{'x' * 200}")

@@ -59,14 +59,15 @@ def test_what_is_no_part_is_not_merged(night):
     assert done.returncode == 2 and "--out: missing" in done.stderr
 
 
-def test_a_switch_that_not_all_parts_have_is_none_of_their_summary(night):
+def test_a_switch_that_not_all_parts_have_is_said_of_their_summary(night):
     for index, more in ((1, {"TRITON_BAR": "1"}), (2, {"DISABLE_LLVM_OPT": "1"})):
         path = night.runs / f"night-{index}-of-2/screen.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"switches": {"USE_IR_LOC": "ttir", **more}}))
     done = summarize(night, "night-1-of-2", "night-2-of-2", "--out", "night")
     assert done.stderr == ("batch_summary.py: warning: night-2-of-2: differs from night-1-of-2: TRITON_BAR 1 -> -, "
                            "DISABLE_LLVM_OPT - -> 1\n")
-    assert json.loads((night.runs / "night/screen.json").read_text())["switches"] == {"USE_IR_LOC": "ttir"}
+    assert json.loads((night.runs / "night/screen.json").read_text())["switches"] == {
+        "USE_IR_LOC": "ttir", "TRITON_BAR": "differs between the parts", "DISABLE_LLVM_OPT": "differs between the parts"}
 
 
 def test_parts_of_two_trees_are_refused(night):

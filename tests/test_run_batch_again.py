@@ -128,7 +128,8 @@ def test_another_compiler_switch_is_another_measurement(stub):
     assert "changed: switches" in stub.output()
     assert stub.run(FLAGTREE_MUSA_RLC_ENHANCE="1", DISABLE_LLVM_OPT="1", PTXAS_OPTIONS="-O 1", TRITON_HOME="/x",
                     NVIDIA_API_KEY="secret", TRITON_API_KEY="secret", FLAGTUNE_MODEL_BASE_URL="https://u:p@h/",
-                    TRITON_DEBUG="", LD_PRELOAD="", PYTORCH_VERSION="2.9", PYTHONPATH="/caf\udce9") == 0
+                    TRITON_DEBUG="", LD_PRELOAD="/lib/coreutils/libstdbuf.so", PYTORCH_VERSION="2.9",
+                    PYTHONPATH="/caf\udce9::/caf\udce9:") == 0
     changed = (r"DISABLE_LLVM_OPT (unset -> 1), FLAGTUNE_MODEL_BASE_URL (unset -> sha256:5660881dae79), "
                r"PTXAS_OPTIONS (unset -> '-O 1'), PYTHONPATH (unset -> '/caf\xe9'), "
                "TRITON_API_KEY (unset -> sha256:2bb80d537b1d), TRITON_DEBUG (unset -> '')")

@@ -171,10 +171,11 @@ def test_working_directory_is_the_run_directory(tree):
 
 
 def test_paths_mean_the_callers_folder(tree):
-    names = "PYTHONPATH", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR"
+    names = "PYTHONPATH", "TRITON_CACHE_DIR", "FLAGGEMS_CACHE_DIR", "TRITON_PTXAS_PATH"
     node = add_benchmark(tree, "one", f"def test_one():\n    import os; print('paths', *map(os.environ.get, {names}))")
-    run_script(tree, "one", node, PYTHONPATH="stubs::/x/y:a b", TRITON_CACHE_DIR="cache", FLAGGEMS_CACHE_DIR="/gems")
-    assert f" paths {ROOT}/plugins:{tree}/stubs:{tree}:/x/y:{tree}/a b {tree}/cache /gems\n" in read_log(tree / "run")
+    run_script(tree, "one", node, PYTHONPATH="stubs::/x/y:a b:/x/y:", TRITON_CACHE_DIR="cache", FLAGGEMS_CACHE_DIR="/gems",
+               TRITON_PTXAS_PATH="./ptxas")
+    assert f" paths {ROOT}/plugins:{tree}/stubs:/x/y:{tree}/a b {tree}/cache /gems {tree}/./ptxas\n" in read_log(tree / "run")
 
 
 # What reaches pytest --------------------------------------------------------------------------------------------

@@ -252,7 +252,7 @@ def finish(screen, rows, outcomes, interrupts):
     say(f"screen: {screens.shorten(screen.run)}: {said}")
     if counts[plan.LEFT_OUT]:
         say(f"{counts[plan.LEFT_OUT]} of {len(rows)} operators left out: BUDGET={screen.environ['BUDGET']}; the same call goes "
-              "on with them")
+            "on with them")
     if interrupts.count:
         say("interrupted: the same call goes on from here")
         return INTERRUPTED

@@ -110,19 +110,6 @@ find_shapes() { # sets SHAPES to an absolute path
     fi
 }
 
-make_paths_absolute() { # pytest runs in RUN_DIR; common/inputs.py has the same
-    local name entry rest=${PYTHONPATH:+$PYTHONPATH:}
-    for name in "${!TRITON_@}" FLAGGEMS_CACHE_DIR; do
-        [[ $name != *_@(PATH|DIR|HOME) || ${!name:-/} == /* ]] || export "$name=$PWD/${!name}"
-    done
-    PYTHONPATH=''
-    while [ -n "$rest" ]; do
-        entry=${rest%%:*} rest=${rest#*:}
-        [[ -z $entry || $entry == /* ]] || entry=$PWD/$entry
-        [[ -z $entry || :$PYTHONPATH: == *:"$entry":* ]] || PYTHONPATH+=${PYTHONPATH:+:}$entry
-    done
-}
-
 choose_python() {
     local mend="give another: PYTHON=/path/to/python, or let \`make setup\` make one"
     if [ -z "$PYTHON" ] && [ -x "$ROOT/.venv/bin/python" ]; then PYTHON=$ROOT/.venv/bin/python; fi

@@ -26,6 +26,8 @@ from common.errors import INTEGRITY, REFUSED, UserError, run_main
 from common.state import read_json, sha256_file, sha256_text, sync_directory, utc_now, write_text_atomic
 
 FILES, SUMS, RECEIPT, MATRIX, ROWS, REPORT = "FILES", layout.SEALED, "receipt.json", "matrix.csv", "rows.csv", "report.md"
+# What a receipt has from campaign.json, word for word.
+COPIED = ("run_id", "frozen", "started", "devices", "host", "kernel", "source", "project_commit", "versions", "switches")
 
 
 def seal_run(run, frozen, devices_end):
@@ -60,8 +62,7 @@ def make_texts(judgement, frozen):
 def make_receipt(run, frozen, judgement, devices_end):
     """receipt.json: what was run, by what, on what, when, and what came out."""
     campaign = read_json(run / layout.CAMPAIGN)
-    facts = {key: campaign[key] for key in ("run_id", "frozen", "started", "devices", "host", "kernel", "source",
-                                            "project_commit", "versions", "switches")}
+    facts = {key: campaign[key] for key in COPIED}
     return {"schema": layout.SCHEMA, "kind": "sealed", "name": frozen.manifest.name, **facts, "finished": utc_now(),
             "devices_end": devices_end, "manifest_sha256": sha256_file(run / "frozen" / "manifest.yaml"),
             "task_matrix_sha256": sha256_file(run / "frozen" / "tasks.json"), "tools": frozen.tools,

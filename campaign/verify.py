@@ -21,7 +21,7 @@ if __name__ == "__main__":
 
 from campaign import layout, prepare
 from campaign.matrix import judge_run
-from campaign.seal import FILES, MATRIX, RECEIPT, REPORT, ROWS, SUMS, describe_judgement, make_texts
+from campaign.seal import COPIED, FILES, MATRIX, RECEIPT, REPORT, ROWS, SUMS, describe_judgement, make_texts
 from common.errors import INTEGRITY, UserError, run_main
 from common.state import read_json, sha256_file
 
@@ -115,8 +115,7 @@ def check_content(run):
 def list_expected(run, frozen, judgement):
     """{key: value} of a receipt that follow from other files of the run."""
     campaign = read_json(run / layout.CAMPAIGN) or {}
-    copied = {key: campaign.get(key) for key in ("run_id", "frozen", "started", "devices", "host", "kernel", "source", "versions",
-                                                 "project_commit", "switches")}
+    copied = {key: campaign.get(key) for key in COPIED}
     known = {"name": frozen.manifest.name, "manifest_sha256": sha256_file(run / "frozen" / "manifest.yaml"),
              "task_matrix_sha256": sha256_file(run / "frozen" / "tasks.json"), "tools": frozen.tools,
              "production_default_policy": frozen.manifest.production_default_policy}

@@ -12,9 +12,9 @@ from common.process import run_bounded
 
 PROBE_SECONDS = 180     # importing torch takes 4 to 6 s; a vendor stack on a cold network disk far more
 
-_ASK_TORCH = r"""
-import sys
-sys.path[:] = filter(None, sys.path)    # -c puts the working directory there, which is no operator's
+# The head of a script for -c, which puts the working directory into sys.path: that is no operator's.
+IGNORE_CWD = "import sys\nsys.path[:] = filter(None, sys.path)\n"
+_ASK_TORCH = IGNORE_CWD + r"""
 import importlib, json, os
 import torch
 for name in ("torch_npu", "torch_musa", "torch_mlu", "torch_gcu", "torch_txda", "torch_ptpu"):

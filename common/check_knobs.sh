@@ -1,7 +1,8 @@
 # check_knobs.sh - whether the knobs of run_pytest.sh have values that mean something; sourced by run_pytest.sh and ab_test.sh.
 #
 # INPUT    the variables of its config section, ROOT
-# OUTPUT   check_knobs puts DTYPES into its plain form, and makes REPLAY_FROM absolute
+# OUTPUT   check_knobs puts DTYPES into its plain form, and makes REPLAY_FROM absolute; make_paths_absolute PYTHONPATH, and
+#          the places of caches and tools
 # EXIT     2 through the caller's `die`, naming the variable, its value and what is valid
 # shellcheck shell=bash disable=SC2154 # the variables are the caller's
 
@@ -24,6 +25,20 @@ check_cache_place() { # VARIABLE [MEND]
 
 # benchmark/conftest.py: the choices of --dtypes; common/inputs.py has the same.
 readonly UPSTREAM_DTYPES='float16 float32 bfloat16 int16 int32 bool complex64'
+
+# pytest runs in RUN_DIR; common/inputs.py has the same.
+make_paths_absolute() {
+    local name entry rest=${PYTHONPATH:+$PYTHONPATH:}
+    for name in "${!TRITON_@}" FLAGGEMS_CACHE_DIR; do
+        [[ $name != *_@(PATH|DIR|HOME) || ${!name:-/} == /* ]] || export "$name=$PWD/${!name}"
+    done
+    PYTHONPATH=''
+    while [ -n "$rest" ]; do
+        entry=${rest%%:*} rest=${rest#*:}
+        [[ -z $entry || $entry == /* ]] || entry=$PWD/$entry
+        [[ -z $entry || :$PYTHONPATH: == *:"$entry":* ]] || PYTHONPATH+=${PYTHONPATH:+:}$entry
+    done
+}
 
 check_knobs() {
     local dtype plugin

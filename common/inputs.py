@@ -19,6 +19,7 @@ import os
 import re
 from pathlib import Path
 
+from common.ask_torch import IGNORE_CWD
 from common.errors import REFUSED, USAGE, UserError
 from common.process import start_bounded
 from common.state import sha256_file, sha256_json, sha256_text, sha256_tree
@@ -39,9 +40,7 @@ SOURCES = (".py", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 PATH_NAME = re.compile(r"TRITON_(\w+_)?(PATH|DIR|HOME)|FLAGGEMS_CACHE_DIR")
 _KNOB = re.compile(r'^(: "\$\{\w+:=[^}]*\}") *#.*')     # a line of run_pytest.sh's config section
 _IMPORT = re.compile(r"^[ \t]*(?:from|import)[ \t].*$", re.M)
-_ASK_VERSIONS = """
-import sys
-sys.path[:] = filter(None, sys.path)    # -c puts the working directory there, which is no operator's
+_ASK_VERSIONS = IGNORE_CWD + """
 import importlib.util, json, os, pathlib, platform
 from importlib.metadata import PackageNotFoundError, version
 found = {"python": platform.python_version()}

@@ -188,7 +188,7 @@ def cache_folders(screen, device, fresh):
     label = re.sub(r"[^\w.-]", "_", f"{device.vendor}-{device.name}{screen.place}")
     triton = Path(screen.environ.get("TRITON_CACHE_DIR") or screen.caches / "triton") / label
     tuner = Path(screen.environ.get("FLAGGEMS_CACHE_DIR") or screen.caches / "flaggems") / label
-    return {"TRITON_CACHE_DIR": fresh / "triton-cache" if fresh else triton.absolute(), "FLAGGEMS_CACHE_DIR": tuner.absolute()}
+    return {"TRITON_CACHE_DIR": fresh / "triton-cache" if fresh else triton, "FLAGGEMS_CACHE_DIR": tuner}
 
 
 def _read_without_folder(running):

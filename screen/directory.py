@@ -243,10 +243,10 @@ def _list_changes(old, new):
     for name, value in new["knobs"].items():
         if old["knobs"].get(name, "") != value:
             yield f"{name} ({old['knobs'].get(name) or 'unset'} -> {value or 'unset'})"
-    for name in sorted({*old.get("switches", new["switches"]), *new["switches"]} - new["knobs"].keys()):
-        before, after = old.get("switches", new["switches"]).get(name), new["switches"].get(name)
-        if before != after:
-            yield f"{name} ({show_switch(before)} -> {show_switch(after)})"
+    before, after = old.get("switches", new["switches"]), new["switches"]
+    for name in sorted((before.keys() | after.keys()) - new["knobs"].keys()):
+        if before.get(name) != after.get(name):
+            yield f"{name} ({show_switch(before.get(name))} -> {show_switch(after.get(name))})"
     for repo, facts in new["repos"].items():
         before = old["repos"].get(repo)
         if before is None:

@@ -29,6 +29,14 @@ def other_tuner(configs, key):
 '''
 
 
+def run_with_plugin(folder, source, plugin):
+    """pytest of `source`, written to `folder`, with that plugin of ours alone: the ended process."""
+    (folder / "test_it.py").write_text(source)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", plugin, "test_it.py"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins")}
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
 class Folder:
     """A place with the kernels, one compile cache, and the run directories of the processes that ran there."""
 

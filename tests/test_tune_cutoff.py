@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from autotune_runs import run_with_plugin
 from warm_parent import ROOT
 
 # Triton's own Autotuner around a kernel of known times; a launch is a call of run().
@@ -176,10 +177,7 @@ def test_it(): assert Autotuner()._bench() == "timed"
 
 
 def test_an_older_tuner_is_left_alone(tmp_path):
-    (tmp_path / "test_it.py").write_text(OLD)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "_tune_cutoff_plugin", "test_it.py"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins")}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = run_with_plugin(tmp_path, OLD, "_tune_cutoff_plugin")
     assert done.returncode == 0, done.stdout
 
 

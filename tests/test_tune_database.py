@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from autotune_runs import ROOT, find_tables
+from autotune_runs import ROOT, find_tables, run_with_plugin
 
 # Each launch of the kernel, a trial's too, is a line of launched.jsonl; each commit a line of commits.
 KERNELS = """
@@ -164,8 +164,5 @@ def test_it(): assert (BenchmarkCache()[1], ConfigCache().set(1, 2)) == ("timed"
 
 
 def test_an_older_flaggems_is_left_alone(tmp_path):
-    (tmp_path / "test_it.py").write_text(OLD)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "_tune_database_plugin", "test_it.py"]
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "plugins")}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True)
+    done = run_with_plugin(tmp_path, OLD, "_tune_database_plugin")
     assert done.returncode == 0, done.stdout
